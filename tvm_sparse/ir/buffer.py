@@ -1,0 +1,76 @@
+"""Sparse buffers: a stock buffer of coordinate shape, together with the axes that store it."""
+
+from __future__ import annotations
+
+from tvm.ir import Expr, Var
+from tvm_ffi import Object
+from tvm_ffi.dataclasses import field, py_class
+
+from .axis import Axis, multiply_sizes
+
+__all__ = ["SparseBuffer", "ancestors"]
+
+
+@py_class("tvm_sparse.SparseBuffer", frozen=True)
+class SparseBuffer(Object):
+    """A buffer indexed by coordinates whose storage follows ``axes``.
+
+    Attributes
+    ----------
+    buffer : tvm.ir.Var
+        Buffer variable of coordinate shape (one dimension per axis); loads and stores use it.
+    axes : list of Axis
+        One axis per dimension; a parent comes before its children.
+    default : tvm.ir.Expr
+        Value of an absent entry.
+    """
+
+    buffer: Var = field(structural_eq="def")
+    axes: list[Axis]
+    default: Expr
+
+    @property
+    def name(self) -> str:
+        """Name of the buffer."""
+        return self.buffer.name
+
+    @property
+    def dtype(self) -> str:
+        """Element type."""
+        return str(self.buffer.ty.dtype)
+
+    @property
+    def leaves(self) -> list[int]:
+        """Positions, in ``axes``, of the axes that no later axis of the buffer descends from."""
+        inner = {ancestor for axis in self.axes for ancestor in ancestors(axis)}
+        return [k for k, axis in enumerate(self.axes) if axis not in inner]
+
+    @property
+    def slots(self) -> Expr:
+        """Number of stored elements."""
+        total = None
+        for k in self.leaves:
+            size = self.axes[k].slots
+            total = size if total is None else multiply_sizes(total, size)
+        return total
+
+    @property
+    def storage_shape(self) -> list[Expr]:
+        """Natural shape of the array that holds the buffer, e.g. ``(nnz, f)`` or ``(m, width)``."""
+        return [size for k in self.leaves for size in _storage_sizes(self.axes[k])]
+
+
+def ancestors(axis: Axis) -> list[Axis]:
+    """Return the parents of an axis, nearest first."""
+    chain = []
+    parent = axis.parent_axis
+    while parent is not None:
+        chain.append(parent)
+        parent = parent.parent_axis
+    return chain
+
+
+def _storage_sizes(axis: Axis) -> list[Expr]:
+    if axis.kind == "sparse_fixed":
+        return [*_storage_sizes(axis.parent), axis.nnz_cols]
+    return [axis.slots]

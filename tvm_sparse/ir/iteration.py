@@ -1,0 +1,52 @@
+"""Sparse iterations: the loop statement of stage I."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from tvm import tirx
+from tvm.ir import Var
+from tvm_ffi.dataclasses import field, py_class
+
+from .axis import Axis, FusedAxis
+
+__all__ = ["SparseIteration"]
+
+
+@py_class("tvm_sparse.SparseIteration")
+class SparseIteration(tirx.Stmt):
+    """Run ``body`` for every combination of entries that ``axes`` store, in order.
+
+    Attributes
+    ----------
+    axes : list of Axis
+        The loops, outermost first; a :class:`FusedAxis` is one loop with several iterators.
+    kinds : str
+        One character per iterator: ``"S"`` spatial, ``"R"`` reduction.
+    iter_vars : list of tvm.ir.Var
+        The coordinate variables, one per iterator.
+    body : tvm.tirx.Stmt
+        Statements over coordinates; may hold further iterations.
+    init : tvm.tirx.Stmt, optional
+        Runs once for every point of the spatial iterators, before the reduction.
+    name : str
+        Name, carried to the blocks of the later stages.
+    annotations : dict
+        Annotations, carried to the blocks of the later stages.
+    """
+
+    axes: list[Axis]
+    kinds: str
+    iter_vars: list[Var] = field(structural_eq="def")
+    body: tirx.Stmt
+    init: Optional[tirx.Stmt]
+    name: str
+    annotations: dict[str, Any]
+
+    @property
+    def iterators(self) -> list[tuple[Axis, str, Var]]:
+        """``(axis, kind, variable)`` of every iterator, fused groups spelled out."""
+        members = []
+        for axis in self.axes:
+            members.extend(axis.members if isinstance(axis, FusedAxis) else [axis])
+        return list(zip(members, self.kinds, self.iter_vars))

@@ -1,0 +1,457 @@
+"""Run an exported kernel library without the compiler: a loader that is this one file.
+
+In: a shared library written by ``Executable.export_library``. Out: its functions, callable with
+NumPy arrays or any DLPack tensors. Needs Python, NumPy, ``apache-tvm-ffi`` and the file
+``libtvm_runtime.so`` of an ``apache-tvm`` wheel; neither TVM's Python package nor ``tvm_sparse``
+is imported, so the file can be copied into another project::
+
+    import minimal
+
+    library = minimal.load("spmm.so", runtime="/opt/tvm/libtvm_runtime.so")
+    library["spmm"](data, b, c, indptr, indices, m, n, f, nnz)  # every parameter, in order
+    library.metadata["functions"]["spmm"]["args"]  # their names, dtypes and shapes
+
+Without ``runtime=``, the file is taken from the environment variable ``TVM_SPARSE_RUNTIME``, from
+beside this file, or from an installed ``apache-tvm``. The full package (``tvm_sparse.load``) adds
+what is left out here: inferred sizes, allocated results, SciPy and PyTorch matrices, checks of
+the structure.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import json
+import os
+import platform
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+
+RUNTIME_VARIABLE = "TVM_SPARSE_RUNTIME"
+LAUNCHER_FUNCTION = "tvm_sparse_launcher"
+SET_LAUNCHER_FUNCTION = "tvm_sparse_set_launcher"
+METADATA_FUNCTION = "tvm_sparse_metadata"
+
+# LLVM's name of a CPU feature -> the kernel's name in /proc/cpuinfo. Features that no
+# generated code depends on (tuning hints, system instructions) are left out, and not checked.
+_X86_FLAGS = {
+    "sse3": "pni",
+    "ssse3": "ssse3",
+    "sse4.1": "sse4_1",
+    "sse4.2": "sse4_2",
+    "sse4a": "sse4a",
+    "popcnt": "popcnt",
+    "lzcnt": "abm",
+    "movbe": "movbe",
+    "bmi": "bmi1",
+    "bmi2": "bmi2",
+    "adx": "adx",
+    "avx": "avx",
+    "avx2": "avx2",
+    "fma": "fma",
+    "fma4": "fma4",
+    "f16c": "f16c",
+    "gfni": "gfni",
+    "aes": "aes",
+    "vaes": "vaes",
+    "pclmul": "pclmulqdq",
+    "vpclmulqdq": "vpclmulqdq",
+    "avxvnni": "avx_vnni",
+    "avxifma": "avx_ifma",
+    "avx512f": "avx512f",
+    "avx512cd": "avx512cd",
+    "avx512bw": "avx512bw",
+    "avx512dq": "avx512dq",
+    "avx512vl": "avx512vl",
+    "avx512ifma": "avx512ifma",
+    "avx512vbmi": "avx512vbmi",
+    "avx512vbmi2": "avx512_vbmi2",
+    "avx512vnni": "avx512_vnni",
+    "avx512bitalg": "avx512_bitalg",
+    "avx512vpopcntdq": "avx512_vpopcntdq",
+    "avx512bf16": "avx512_bf16",
+    "avx512fp16": "avx512_fp16",
+    "amx-tile": "amx_tile",
+    "amx-int8": "amx_int8",
+    "amx-bf16": "amx_bf16",
+}
+_AARCH64_FLAGS = {
+    "neon": "asimd",
+    "fullfp16": "asimdhp",
+    "dotprod": "asimddp",
+    "bf16": "bf16",
+    "i8mm": "i8mm",
+    "lse": "atomics",
+    "sve": "sve",
+    "sve2": "sve2",
+}
+_ARCHITECTURES = {"amd64": "x86_64", "x64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
+# The machine field of an ELF header.
+_ELF_MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64", 3: "i386", 40: "arm"}
+
+
+# --- Loading -----------------------------------------------------------------------------------
+
+
+def load(path: str | os.PathLike, runtime: str | os.PathLike | None = None) -> Library:
+    """Load an exported kernel library.
+
+    Parameters
+    ----------
+    path : path-like
+        The library that ``export_library`` wrote.
+    runtime : path-like, optional
+        ``libtvm_runtime.so``; found as the module docstring says when not given.
+
+    Returns
+    -------
+    Library
+        Its functions by name, and its metadata.
+
+    Raises
+    ------
+    ValueError
+        If the file is missing, is no kernel library, or was compiled for another processor.
+    """
+    load_runtime(runtime)
+    module = open_library(path)
+    metadata = read_metadata(module, path)
+    check_target(metadata, path)
+    attach_launcher(module)
+    return Library(module, metadata)
+
+
+class Library:
+    """The functions of a loaded kernel library.
+
+    Attributes
+    ----------
+    metadata : dict
+        ``{"version", "functions", "target", "cpu_features"}``; ``functions[name]["args"]`` lists
+        the parameters in order.
+    """
+
+    def __init__(self, module: tvm_ffi.Module, metadata: dict) -> None:
+        self._module = module
+        self.metadata = metadata
+
+    def __getitem__(self, name: str) -> LibraryFunction:
+        if name not in self.metadata["functions"]:
+            found = ", ".join(self.metadata["functions"])
+            raise KeyError(f"no function {name!r} in this library, which holds: {found}")
+        return LibraryFunction(self._module.get_function(name), self.metadata["functions"][name])
+
+
+class LibraryFunction:
+    """One function of a library; called with every parameter, in order."""
+
+    def __init__(self, function: tvm_ffi.Function, metadata: dict) -> None:
+        self._function = function
+        self._roles = [arg.get("role") for arg in metadata["args"]]
+
+    def __call__(self, *args: Any) -> None:
+        if len(args) != len(self._roles):
+            raise TypeError(f"expected {len(self._roles)} arguments, found {len(args)}")
+        self._function(
+            *(
+                array_to_tensor(arg, written=role in ("output", "inout"))
+                if isinstance(arg, np.ndarray)
+                else arg
+                for arg, role in zip(args, self._roles)
+            )
+        )
+
+
+def load_runtime(path: str | os.PathLike | None = None) -> None:
+    """Load ``libtvm_runtime.so`` into the process, unless it is there already."""
+    if _global_function("runtime.TVMTensorCreateView") is not None:
+        return
+    found = Path(path) if path is not None else _find_runtime()
+    if not found.is_file():
+        raise ValueError(f"runtime: expected the file libtvm_runtime.so, found no file at {found}")
+    ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
+
+
+def open_library(path: str | os.PathLike) -> tvm_ffi.Module:
+    """Load the shared library at `path` as a module, with readable errors."""
+    path = Path(path)
+    if path.is_dir() or not path.exists():
+        what = "a directory" if path.is_dir() else "no file"
+        raise ValueError(f"path: expected an exported kernel library, found {what} at {path}")
+    if sys.platform == "linux":
+        _check_elf(path)
+    try:
+        # An absolute path, or the dynamic linker would search its own folders for a bare name.
+        return tvm_ffi.load_module(str(path.resolve()))
+    except Exception as error:
+        raise ValueError(
+            f"path: expected an exported kernel library, found {path}, which the dynamic linker "
+            f"refuses (truncated, or no library of this system): {error}"
+        ) from error
+
+
+def read_metadata(module: tvm_ffi.Module, path: str | os.PathLike) -> dict:
+    """Read the metadata that the library at `path` holds."""
+    find_metadata = _find_function(module, METADATA_FUNCTION)
+    if find_metadata is None:
+        raise ValueError(
+            f"path: expected a library written by export_library, found {path}, which holds no "
+            "tvm_sparse metadata"
+        )
+    return json.loads(ctypes.string_at(find_metadata()).decode())
+
+
+def _find_function(module: tvm_ffi.Module, name: str) -> tvm_ffi.Function | None:
+    try:
+        return module.get_function(name)
+    except AttributeError:
+        return None
+
+
+def check_target(metadata: dict, path: str | os.PathLike) -> None:
+    """Refuse a library whose CPU features this processor lacks."""
+    missing = missing_cpu_features(metadata.get("cpu_features") or [])
+    if missing:
+        target = metadata.get("target", {})
+        raise ValueError(
+            f"path: {path} was compiled for {target.get('mcpu', 'another processor')!r} and needs "
+            f"CPU features that this processor lacks: {', '.join(missing)}; compile it for this "
+            "machine, or with a smaller mcpu in the target"
+        )
+
+
+def missing_cpu_features(features: list[str]) -> list[str]:
+    """Return those of LLVM's CPU feature names that this machine certainly lacks.
+
+    Features that can't be looked up on this system are taken as present.
+    """
+    names = _AARCH64_FLAGS if _architecture() == "aarch64" else _X86_FLAGS
+    flags = _host_cpu_flags()
+    if not flags:
+        return []
+    return sorted(name for name in features if name in names and names[name] not in flags)
+
+
+def _architecture() -> str:
+    machine = platform.machine().lower()
+    return _ARCHITECTURES.get(machine, machine)
+
+
+def _host_cpu_flags() -> set[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return set()
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.MULTILINE)
+    return set(match.group(1).split()) if match else set()
+
+
+def _check_elf(path: Path) -> None:
+    """Refuse a file that is no ELF library of this machine, before the dynamic linker sees it."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        header = file.read(64)
+    if len(header) < 64 or header[:4] != b"\x7fELF":
+        raise ValueError(
+            f"path: expected an exported kernel library, found {path} ({size} bytes), which is no "
+            "shared library"
+        )
+    machine = int.from_bytes(header[18:20], "little")
+    found, host = _ELF_MACHINES.get(machine, f"machine {machine}"), _architecture()
+    if found != host and host in _ELF_MACHINES.values():
+        raise ValueError(f"path: {path} was compiled for {found}, and this machine is {host}")
+    # A 64-bit file ends with its table of sections: mapping a shorter one would kill the process.
+    table, entry, count = (
+        int.from_bytes(header[40:48], "little"),
+        int.from_bytes(header[58:60], "little"),
+        int.from_bytes(header[60:62], "little"),
+    )
+    if table + entry * count > size:
+        raise ValueError(
+            f"path: {path} is truncated: expected {table + entry * count} bytes, found {size}"
+        )
+
+
+def _find_runtime() -> Path:
+    name = "libtvm_runtime.so"
+    candidates = []
+    if os.environ.get(RUNTIME_VARIABLE):
+        candidates.append(Path(os.environ[RUNTIME_VARIABLE]))
+    candidates.append(Path(__file__).with_name(name))
+    spec = importlib.util.find_spec("tvm")  # finds the package without importing it
+    for folder in (spec and spec.submodule_search_locations) or []:
+        candidates += [Path(folder) / name, Path(folder) / "lib" / name]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise ValueError(
+        f"runtime: found no {name}; expected its path as the argument `runtime`, in the "
+        f"environment variable {RUNTIME_VARIABLE}, or at one of: "
+        + ", ".join(str(candidate) for candidate in candidates)
+    )
+
+
+# --- Arrays ------------------------------------------------------------------------------------
+
+
+def array_to_tensor(array: np.ndarray, written: bool = False) -> tvm_ffi.Tensor:
+    """View a C-contiguous NumPy array as a tensor, without a copy.
+
+    Also takes what DLPack export refuses or misdescribes: read-only arrays (unless `written`),
+    arrays without elements, bfloat16 and other types of ``ml_dtypes``.
+
+    Raises
+    ------
+    ValueError
+        If the array is not contiguous, or is read-only and `written`.
+    """
+    if not array.flags.c_contiguous:
+        raise ValueError("contiguous array required; call np.ascontiguousarray")
+    if not array.flags.writeable:
+        if written:
+            raise ValueError("expected a writable array, found a read-only one")
+        array = _writable_alias(array)
+    if array.size and array.dtype.kind in "biufc":
+        return tvm_ffi.from_dlpack(array)
+    raw = np.empty(64, np.uint8) if not array.size else array.reshape(-1).view(np.uint8)
+    return _view_tensor(tvm_ffi.from_dlpack(raw), array.shape, array.dtype.name)
+
+
+def _writable_alias(array: np.ndarray) -> np.ndarray:
+    """Alias the memory of a read-only array; only for arguments that a kernel reads."""
+    if array.dtype.kind not in "biufc":
+        return _writable_alias(array.view(f"u{array.dtype.itemsize}")).view(array.dtype)
+    return np.asarray(_ArrayInterface(array))
+
+
+class _ArrayInterface:
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array  # keeps the memory alive
+        interface = dict(array.__array_interface__)
+        interface["data"] = (interface["data"][0], False)
+        self.__array_interface__ = interface
+
+
+def _view_tensor(tensor: tvm_ffi.Tensor, shape: tuple[int, ...], dtype: str) -> tvm_ffi.Tensor:
+    create_view = tvm_ffi.get_global_func("runtime.TVMTensorCreateView")
+    return create_view(tensor, tvm_ffi.Shape(shape), tvm_ffi.dtype(dtype), 0)
+
+
+def _global_function(name: str) -> tvm_ffi.Function | None:
+    return tvm_ffi.get_global_func(name, allow_missing=True)
+
+
+# --- Threads -----------------------------------------------------------------------------------
+
+
+class ThreadControl(ctypes.Structure):
+    """State shared by the launchers of all kernels of a process (see ``_launcher_ir``).
+
+    Zero in `num_threads` means the default: what the OpenMP runtime in use says, else the number
+    of processors that the process may run on.
+    """
+
+    _fields_ = (
+        ("num_threads", ctypes.c_int32),
+        ("tasks_per_thread", ctypes.c_int32),
+        ("omp_parallel", ctypes.c_void_p),
+        ("omp_thread_num", ctypes.c_void_p),
+        ("omp_max_threads", ctypes.c_void_p),
+        ("library_changes", ctypes.c_uint64),
+        ("refresh", ctypes.c_void_p),
+        ("serial", ctypes.c_int32),
+        ("default_threads", ctypes.c_int32),
+        ("own_pool", ctypes.c_uint8 * (256 + 256 * 128 - 56)),
+    )
+
+
+_OPENMP_NAME = re.compile(r"lib(gomp|iomp5|omp)[-.\w]*\.so[.\d]*$")
+
+
+def attach_launcher(module: tvm_ffi.Module, launcher: tvm_ffi.Module | None = None) -> bool:
+    """Let the parallel loops of `module` run on the process's OpenMP threads.
+
+    The launcher is taken from `launcher`, else from `module` itself. Returns False, and changes
+    nothing, for a module without the entry points; its loops then run on TVM's thread pool.
+    """
+    source = launcher if launcher is not None else module
+    find_launcher = _find_function(source, LAUNCHER_FUNCTION)
+    set_launcher = _find_function(module, SET_LAUNCHER_FUNCTION)
+    if find_launcher is None or set_launcher is None:
+        return False
+    set_launcher(find_launcher(ctypes.addressof(thread_control())))
+    # Sleeping pool threads return into the launcher's code: it must never be unloaded.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(source))
+    return True
+
+
+def thread_control() -> ThreadControl:
+    """Return the control block of this process, made at the first call."""
+    global _control
+    if _control is None:
+        control = ThreadControl(tasks_per_thread=8, default_threads=len(os.sched_getaffinity(0)))
+        callback = ctypes.CFUNCTYPE(None)(refresh_openmp)
+        control.refresh = ctypes.cast(callback, ctypes.c_void_p).value
+        for kept in (control, callback):  # machine code uses them until the process ends
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+        os.register_at_fork(after_in_child=_run_serially)
+        _control = control
+        refresh_openmp()
+    return _control
+
+
+_control: ThreadControl | None = None
+
+
+def refresh_openmp() -> None:
+    """Look for the OpenMP runtime of the process; the launcher calls this after a dlopen."""
+    control = thread_control()
+    library = _open_openmp()
+    if library is None:
+        control.omp_parallel = None
+        return
+    control.omp_thread_num = _address(library.omp_get_thread_num)
+    control.omp_max_threads = _address(library.omp_get_max_threads)
+    control.omp_parallel = _address(library.GOMP_parallel)  # last: it switches the others on
+
+
+def loaded_openmp() -> list[str]:
+    """Return the paths of the OpenMP runtimes in the process, the one to use first.
+
+    PyTorch's comes first, as the likeliest to be busy; then the others in the order of the
+    process's memory map.
+    """
+    try:
+        maps = Path("/proc/self/maps").read_text()
+    except OSError:
+        return []
+    paths = dict.fromkeys(line.split(None, 5)[5] for line in maps.splitlines() if ".so" in line)
+    found = [path for path in paths if _OPENMP_NAME.search(os.path.basename(path))]
+    return sorted(found, key=lambda path: "torch" not in Path(path).parts)
+
+
+def _open_openmp() -> ctypes.CDLL | None:
+    for path in loaded_openmp():
+        try:
+            library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+            for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_max_threads"):
+                getattr(library, name)
+        except (OSError, AttributeError):
+            continue
+        return library
+    return None
+
+
+def _address(function: Any) -> int | None:
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+def _run_serially() -> None:
+    """In a forked child no worker thread exists: OpenMP would wait for them for ever."""
+    if _control is not None:
+        _control.serial = 1

@@ -1,0 +1,319 @@
+"""From coordinates to positions: where the entry at given coordinates of a buffer is stored.
+
+Comes in: an access ``A[x, y]`` over coordinates and the iterators in scope. Goes out: the local
+position along every axis, a condition under which the entry exists, and, where a search is needed,
+the statements of that search placed at the outermost loop where its inputs are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Expr, TensorLoad, Var
+
+from ..errors import SparseProgramError
+from ..ir import AttachedAxis, Axis, SparseBuffer
+
+__all__ = ["Access", "Iterator", "Prologue", "resolve_access", "row_extent"]
+
+
+@dataclass
+class Iterator:
+    """One iterator of an iteration under lowering."""
+
+    axis: Axis
+    kind: str
+    var: Var
+    #: Entry within the parent entry; a block variable or derived from one.
+    local: Expr
+    #: Stored position, counted from the root.
+    position: Expr
+    coordinate: Expr
+    #: Position of the parent entry, ``None`` for a root.
+    parent_position: Expr | None
+
+    @property
+    def stored_axis(self) -> Axis:
+        """The axis whose entries are visited (the base of an attached axis)."""
+        return self.axis.base if isinstance(self.axis, AttachedAxis) else self.axis
+
+
+@dataclass
+class Prologue:
+    """Statements that run after a loop is entered and before the next one."""
+
+    variables: list[Var]
+    statements: list[tirx.Stmt] = field(default_factory=list)
+    buffers: list[Var] = field(default_factory=list)
+
+
+@dataclass
+class Access:
+    """Where an entry is stored, and when it is stored at all (``valid`` None: always)."""
+
+    locals: list[Expr]
+    valid: Expr | None
+
+
+@dataclass
+class _Search:
+    axis: Axis
+    parent_position: Expr | None
+    coordinate: Expr
+    valid: Expr | None
+    result: Var
+
+
+class SearchPlacer:
+    """Emits searches into the prologues of the loops, each once.
+
+    ``prologues`` is ordered from the outermost loop inwards; the first holds no variable.
+    """
+
+    def __init__(self) -> None:
+        self.prologues: list[Prologue] = [Prologue([])]
+        self._searches: list[tuple[_Search, Prologue]] = []
+        self._count = 0
+
+    def push(self, prologue: Prologue) -> None:
+        """Enter a loop."""
+        self.prologues.append(prologue)
+
+    def pop(self) -> Prologue:
+        """Leave the innermost loop; its searches are no longer visible."""
+        gone = self.prologues.pop()
+        self._searches = [(s, p) for s, p in self._searches if p is not gone]
+        return gone
+
+    def home_of(self, *expressions: Expr | None) -> Prologue:
+        """Return the outermost prologue where all inputs of the expressions are known."""
+        used: set[Var] = set()
+        for expression in expressions:
+            if expression is not None:
+                used |= variables_of(expression)
+        for prologue in reversed(self.prologues):
+            if used & {*prologue.variables, *prologue.buffers}:
+                return prologue
+        return self.prologues[0]
+
+    def scratch(self, home: Prologue, name: str, dtype: str) -> Var:
+        """Declare a one-element local buffer that lives in ``home``."""
+        self._count += 1
+        buffer = tirx.decl_buffer((1,), dtype, f"{name}_{self._count}", scope="local")
+        home.buffers.append(buffer)
+        return buffer
+
+    def find(self, axis: Axis, parent: Expr | None, coordinate: Expr, valid: Expr | None) -> Expr:
+        """Return the local position of ``coordinate`` under a parent entry, or -1."""
+        for known, _ in self._searches:
+            if (
+                known.axis == axis
+                and _same(known.parent_position, parent)
+                and _same(known.coordinate, coordinate)
+                and _same(known.valid, valid)
+            ):
+                return known.result[0]
+        home = self.home_of(parent, coordinate, valid)
+        result = self.scratch(home, f"{axis.name}_found", axis.dtype)
+        begin, extent = row_extent(axis, parent)
+        emit = _binary_search if axis.sorted else _linear_search
+        body = emit(self, home, axis, begin, extent, coordinate, result)
+        absent = tirx.BufferStore(result, tirx.const(-1, axis.dtype), [0])
+        home.statements.append(absent)
+        home.statements.append(body if valid is None else tirx.IfThenElse(valid, body, None))
+        self._searches.append((_Search(axis, parent, coordinate, valid, result), home))
+        return result[0]
+
+    def find_parent(self, indptr: Var, count: Expr, position: Expr, name: str, dtype: str) -> Expr:
+        """Return the parent entry that owns a stored position: the last with indptr <= position."""
+        home = self.home_of(position, count)
+        low = self.scratch(home, f"{name}_low", dtype)
+        high = self.scratch(home, f"{name}_high", dtype)
+        middle = _middle(low, high)
+        home.statements += [
+            tirx.BufferStore(low, tirx.const(0, dtype), [0]),
+            tirx.BufferStore(high, count.astype(dtype), [0]),
+            tirx.While(
+                low[0] + 1 < high[0],
+                tirx.IfThenElse(
+                    indptr[middle] <= position,
+                    tirx.BufferStore(low, middle, [0]),
+                    tirx.BufferStore(high, middle, [0]),
+                ),
+            ),
+        ]
+        return low[0]
+
+
+def row_extent(axis: Axis, parent: Expr | None) -> tuple[Expr, Expr]:
+    """Return first stored position and number of slots of ``axis`` under a parent entry."""
+    if axis.kind == "dense_fixed":
+        return tirx.const(0, axis.dtype), axis.length
+    if axis.kind == "sparse_fixed":
+        return multiply(parent, axis.nnz_cols), axis.nnz_cols
+    begin = axis.indptr[parent]
+    return begin, axis.indptr[parent + 1] - begin
+
+
+def resolve_access(
+    buffer: SparseBuffer,
+    indices: list[Expr],
+    iterators: dict[Var, Iterator],
+    lower: Callable[[Expr], Expr],
+    placer: SearchPlacer,
+    in_range: Callable[[Expr, Expr], bool],
+    storing: bool,
+) -> Access:
+    """Translate coordinates of a sparse buffer into local positions.
+
+    Parameters
+    ----------
+    buffer : SparseBuffer
+        The buffer accessed.
+    indices : list of tvm.ir.Expr
+        Stage-I index expressions, one per axis.
+    iterators : dict
+        Iterators in scope by coordinate variable.
+    lower : callable
+        Lowers a stage-I expression in index context.
+    placer : SearchPlacer
+        Receives the searches.
+    in_range : callable
+        ``in_range(index, length)``: whether ``0 <= index < length`` is known.
+    storing : bool
+        Whether the access is a store.
+    """
+    positions: dict[Axis, Expr] = {}
+    found: list[Expr] = []
+    valid: Expr | None = None
+    for axis, index in zip(buffer.axes, indices):
+        parent = positions.get(axis.parent_axis) if axis.parent_axis is not None else None
+        own = iterators.get(index) if isinstance(index, Var) else None
+        if own is not None and own.stored_axis == axis and _same(own.parent_position, parent):
+            found.append(own.local)
+            positions[axis] = own.position
+            continue
+        wanted = lower(index)
+        if axis.kind == "dense_fixed":
+            found.append(wanted)
+            positions[axis] = wanted
+            if not in_range(index, axis.length):
+                valid = _and(valid, _within(wanted, axis.length))
+            continue
+        begin, extent = row_extent(axis, parent)
+        if not axis.is_sparse:
+            valid = _and(valid, _within(wanted, extent))
+            found.append(wanted)
+            positions[axis] = begin + wanted.astype(str(begin.ty.dtype))
+            continue
+        if not axis.unique:
+            raise SparseProgramError(
+                f"buffer {buffer.name}: axis {axis.name} is declared unique=False; it can be "
+                f"iterated, but not {'stored to' if storing else 'read'} at a searched coordinate"
+            )
+        offset = placer.find(axis, parent, wanted.astype(axis.dtype), valid)
+        valid = _and(valid, offset >= 0)
+        found.append(offset)
+        positions[axis] = begin + offset
+    return Access(found, valid)
+
+
+def _within(index: Expr, extent: Expr) -> Expr:
+    return tirx.And(index >= 0, index < extent)
+
+
+def _and(left: Expr | None, right: Expr) -> Expr:
+    return right if left is None else tirx.And(left, right)
+
+
+def _same(left: Expr | None, right: Expr | None) -> bool:
+    if left is None or right is None:
+        return left is right
+    return tvm_ffi.structural_equal(left, right)
+
+
+def multiply(left: Expr, right: Expr) -> Expr:
+    """Multiply a position by a size in 64 bits unless both are constants."""
+    if isinstance(left, tirx.IntImm) and isinstance(right, tirx.IntImm):
+        return left * right
+    return left.astype("int64") * right.astype("int64")
+
+
+def variables_of(expression: Expr) -> set[Var]:
+    """Return the variables, buffers included, that occur in an expression."""
+    used: set[Var] = set()
+    tvm_ffi.structural_walk(expression, [(Var, used.add), (TensorLoad, lambda e: used.add(e.source))])
+    return used
+
+
+def _binary_search(placer, home, axis, begin, extent, coordinate, result) -> tirx.Stmt:
+    """Lower bound in the sorted row, then a check that the coordinate is really there."""
+    low = placer.scratch(home, f"{axis.name}_low", axis.dtype)
+    high = placer.scratch(home, f"{axis.name}_high", axis.dtype)
+    middle = _middle(low, high)
+    return tirx.SeqStmt(
+        [
+            tirx.BufferStore(low, tirx.const(0, axis.dtype), [0]),
+            tirx.BufferStore(high, extent.astype(axis.dtype), [0]),
+            tirx.While(
+                low[0] < high[0],
+                tirx.IfThenElse(
+                    axis.indices[begin + middle] < coordinate,
+                    tirx.BufferStore(low, middle + 1, [0]),
+                    tirx.BufferStore(high, middle, [0]),
+                ),
+            ),
+            tirx.IfThenElse(
+                low[0] < extent.astype(axis.dtype),
+                tirx.IfThenElse(
+                    _holds(axis, begin + low[0], coordinate),
+                    tirx.BufferStore(result, low[0], [0]),
+                    None,
+                ),
+                None,
+            ),
+        ]
+    )
+
+
+def _linear_search(placer, home, axis, begin, extent, coordinate, result) -> tirx.Stmt:
+    """First slot of the row that holds the coordinate."""
+    at = placer.scratch(home, f"{axis.name}_at", axis.dtype)
+    step = tirx.SeqStmt(
+        [
+            tirx.IfThenElse(
+                _holds(axis, begin + at[0], coordinate),
+                tirx.BufferStore(result, at[0], [0]),
+                None,
+            ),
+            tirx.BufferStore(at, at[0] + 1, [0]),
+        ]
+    )
+    return tirx.SeqStmt(
+        [
+            tirx.BufferStore(at, tirx.const(0, axis.dtype), [0]),
+            tirx.While(tirx.And(at[0] < extent.astype(axis.dtype), result[0] < 0), step),
+        ]
+    )
+
+
+def _middle(low: Var, high: Var) -> Expr:
+    return low[0] + ((high[0] - low[0]) >> 1)
+
+
+def _holds(axis: Axis, slot: Expr, coordinate: Expr) -> Expr:
+    """Whether a slot holds a coordinate; padding, which lies outside the axis, never does."""
+    inside = _within(coordinate.astype("int64"), axis.length.astype("int64"))
+    return tirx.And(axis.indices[slot] == coordinate, inside)
+
+
+def analyzer_with(ranges: dict[Var, Expr]) -> tvm.sym.Analyzer:
+    """Return an analyzer that knows ``0 <= variable < length`` for every variable given."""
+    analyzer = tvm.sym.Analyzer()
+    for var, length in ranges.items():
+        analyzer.bind(var, tvm.ir.Range.from_min_extent(tirx.const(0, str(var.ty.dtype)), length))
+    return analyzer

@@ -1,0 +1,257 @@
+"""Share the rows of a parallel loop between tasks by stored entries, not by count.
+
+A schedule marks its parallel row loop with ``"tvm_sparse.balance"``, the name of the row pointer array. Once
+blocks are loops, this pass turns such a loop into one over a few tasks; each finds its first and last row by
+binary search in the row pointers, so that all tasks hold about the same number of entries and rows. Work too
+small to pay for waking the other threads runs serially.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+BALANCE = "tvm_sparse.balance"
+
+
+@dataclass(frozen=True)
+class Grain:
+    """When to run in parallel, and in how many tasks.
+
+    Work is counted in inner-loop steps: each stored entry and each row costs as many as the loops inside
+    it of known extent, plus ``overhead``.
+
+    Parameters
+    ----------
+    steps : int
+        Least work of one task. Below twice this number the loop runs serially.
+    overhead : int
+        Steps that an entry or a row costs besides its inner loops.
+    multiple : int
+        The number of tasks is a multiple of this, so that contiguous shares of few threads are equal.
+    most_tasks : int
+        Largest number of tasks.
+    """
+
+    steps: int = 1 << 17
+    overhead: int = 16
+    multiple: int = 16
+    most_tasks: int = 256
+
+
+def BalanceRows(grain: Grain = Grain()) -> tvm.transform.Pass:
+    """Build the pass that balances annotated parallel loops.
+
+    Parameters
+    ----------
+    grain : Grain
+        The size of a task.
+
+    Returns
+    -------
+    tvm.transform.Pass
+        A pass over PrimFuncs whose blocks are already lowered to loops.
+
+    Notes
+    -----
+    Before::
+
+        for i in T.parallel(m, annotations={"tvm_sparse.balance": "indptr"}):
+            row(i)
+
+    and after, with ``work = (indptr[m] - indptr[0] + m) * steps``::
+
+        if work < 2 * grain:
+            for i in range(m):
+                row(i)
+        else:
+            for task in T.parallel(tasks(work)):
+                for i in range(first_row(task), first_row(task + 1)):
+                    row(i)
+
+    The split is the one-dimensional form of merge-path partitioning (Merrill and Garland, "Merge-based
+    parallel sparse matrix-vector multiplication", SC 2016), kept to whole rows.
+
+    Examples
+    --------
+    >>> from tvm_sparse.transform import BalanceRows
+    >>> BalanceRows().info.name
+    'tvm_sparse.BalanceRows'
+    """
+
+    def transform(func: tirx.PrimFunc, _mod, _ctx) -> tirx.PrimFunc:
+        balanced = []
+
+        def rewrite(loop: tirx.For) -> tirx.Stmt:
+            if BALANCE not in loop.annotations:
+                return loop
+            balanced.append(loop)
+            return _balance(loop, str(loop.annotations[BALANCE]), grain)
+
+        body = tvm_ffi.structural_map(func.body, (tirx.For, rewrite))
+        return func.with_body(body) if balanced else func
+
+    balance = tirx.transform.prim_func_pass(transform, opt_level=0, name="tvm_sparse.BalanceRows")
+    return tvm.transform.Sequential(
+        [balance, tirx.transform.ConvertSSA()], name="tvm_sparse.BalanceRows"
+    )
+
+
+def _balance(loop: tirx.For, indptr_name: str, grain: Grain) -> tirx.Stmt:
+    """Rewrite one annotated loop; without its row pointers it only loses the annotation."""
+    annotations = {key: value for key, value in loop.annotations.items() if key != BALANCE}
+    indptr = _find_indptr(loop, indptr_name)
+    if indptr is None or loop.kind != tirx.ForKind.PARALLEL:
+        return _loop(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, annotations)
+
+    rows = _int64(loop.extent)
+    total = tirx.Var("balance_total", "int64")
+    work = tirx.Var("balance_work", "int64")
+    tasks = tirx.Var("balance_tasks", "int64")
+    task = tirx.Var("balance_task", "int64")
+    serial = _loop(
+        loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body, annotations
+    )
+    search = _RowSearch(indptr, loop.min, rows, total, tasks)
+    first, last = search.row(task), search.row(task + 1)
+    row_type = str(loop.loop_var.ty.dtype)
+    start = first.result.astype(row_type)
+    chunk = _loop(
+        loop.loop_var,
+        loop.min + start,
+        last.result.astype(row_type) - start,
+        tirx.ForKind.SERIAL,
+        loop.body,
+        annotations,
+    )
+    parallel = _loop(
+        task,
+        tirx.IntImm("int64", 0),
+        tasks,
+        tirx.ForKind.PARALLEL,
+        tirx.SeqStmt([*first.statements, *last.statements, chunk]),
+        {},
+    )
+    return tirx.SeqStmt(
+        [
+            tirx.Bind(total, search.key(rows)),
+            tirx.Bind(work, total * (_steps_of_an_entry(loop) + grain.overhead)),
+            tirx.Bind(tasks, _number_of_tasks(work, grain)),
+            tirx.IfThenElse(work < 2 * grain.steps, serial, parallel),
+        ]
+    )
+
+
+def _loop(var, start, extent, kind, body, annotations) -> tirx.For:
+    return tirx.For(var, start, extent, kind, body, annotations=annotations)
+
+
+def _find_indptr(loop: tirx.For, name: str) -> tirx.Buffer | None:
+    """The integer array named ``name`` that the body reads at the loop variable."""
+    found = []
+
+    def visit(load: tvm.ir.TensorLoad) -> None:
+        base, _, suffix = load.source.name.rpartition("_")
+        named = load.source.name == name or (base == name and suffix.isdigit())
+        if named and len(load.indices) == 1:
+            found.append(load.source)
+
+    tvm_ffi.structural_walk(loop.body, (tvm.ir.TensorLoad, visit))
+    return found[0] if found else None
+
+
+def _number_of_tasks(work, grain: Grain):
+    """A multiple of ``grain.multiple`` tasks of about ``grain.steps``, so that threads get equal shares."""
+    groups = work // (grain.steps * grain.multiple) + 1
+    most = tirx.IntImm("int64", grain.most_tasks // grain.multiple)
+    return tirx.min(groups, most) * grain.multiple
+
+
+def _steps_of_an_entry(loop: tirx.For):
+    """Steps of the loops of known extent inside ``loop``, on the deepest path to a store."""
+    local: list[tirx.Var] = [loop.loop_var]
+
+    def known(extent) -> bool:
+        reads = []
+        tvm_ffi.structural_walk(extent, (tvm.ir.TensorLoad, reads.append))
+        used = []
+        tvm_ffi.structural_walk(extent, (tirx.Var, used.append))
+        return not reads and not any(var.same_as(inner) for var in used for inner in local)
+
+    def depth_and_steps(stmt):
+        if isinstance(stmt, tirx.For):
+            local.append(stmt.loop_var)
+            depth, steps = depth_and_steps(stmt.body)
+            if known(stmt.extent):
+                steps = steps * _int64(stmt.extent)
+            return depth + 1, steps
+        children = {
+            tirx.SeqStmt: lambda: list(stmt.seq),
+            tirx.IfThenElse: lambda: [
+                part for part in (stmt.then_case, stmt.else_case) if part is not None
+            ],
+            tirx.AttrStmt: lambda: [stmt.body],
+        }.get(type(stmt), list)()
+        found = [depth_and_steps(child) for child in children]
+        return max(found, key=lambda pair: pair[0], default=(0, tirx.IntImm("int64", 1)))
+
+    return depth_and_steps(loop.body)[1]
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Statements that find a row, and the expression that reads it afterwards."""
+
+    statements: list[tirx.Stmt]
+    result: tvm.ir.Expr
+
+
+@dataclass(frozen=True)
+class _RowSearch:
+    """Binary search for the first row whose entries and rows before it reach a task's share."""
+
+    indptr: tirx.Buffer
+    start: tvm.ir.Expr
+    rows: tvm.ir.Expr
+    total: tirx.Var
+    tasks: tirx.Var
+
+    def key(self, row):
+        """Entries and rows before ``row``."""
+        index = self.start + row.astype(str(self.start.ty.dtype))
+        entries = tirx.BufferLoad(self.indptr, [index])
+        first = tirx.BufferLoad(self.indptr, [self.start])
+        return _int64(entries) - _int64(first) + row
+
+    def row(self, task) -> _Search:
+        zero = tirx.IntImm("int64", 0)
+        low = tirx.decl_buffer((1,), "int64", name="balance_low", scope="global")
+        high = tirx.decl_buffer((1,), "int64", name="balance_high", scope="global")
+        read_low, read_high = tirx.BufferLoad(low, [zero]), tirx.BufferLoad(high, [zero])
+        middle = tirx.Var("balance_middle", "int64")
+        share = task * self.total // self.tasks
+        step = tirx.SeqStmt(
+            [
+                tirx.Bind(middle, (read_low + read_high) // 2),
+                tirx.IfThenElse(
+                    self.key(middle) < share,
+                    tirx.BufferStore(low, middle + 1, [zero]),
+                    tirx.BufferStore(high, middle, [zero]),
+                ),
+            ]
+        )
+        statements = [
+            tirx.AllocBuffer(low),
+            tirx.AllocBuffer(high),
+            tirx.BufferStore(low, zero, [zero]),
+            tirx.BufferStore(high, self.rows, [zero]),
+            tirx.While(read_low < read_high, step),
+        ]
+        return _Search(statements, read_low)
+
+
+def _int64(expr):
+    return expr.astype("int64") if isinstance(expr, tvm.ir.Expr) else tirx.IntImm("int64", expr)

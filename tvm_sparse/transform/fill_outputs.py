@@ -1,0 +1,191 @@
+"""Give every output a value everywhere: results never depend on what the output held before.
+
+An output that the program does not provably overwrite as a whole (a scatter, padding slots, a store
+under a condition) is filled with its default value first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import TensorLoad, Var
+
+from ..ir import Axis, SparseBuffer, SparseFunc, SparseIteration
+from ..ir.axis import DenseFixedAxis
+from ..ir.buffer import ancestors
+
+__all__ = ["FILL_MARK", "buffer_roles", "fill_outputs"]
+
+#: Annotation of the iterations that fill; they visit padding slots too.
+FILL_MARK = "tvm_sparse.fill"
+
+
+@dataclass
+class _Use:
+    """First uses of a buffer, in program order."""
+
+    read_first: bool = False
+    written: bool = False
+    covered: bool = False
+
+
+@dataclass
+class _Scope:
+    iterators: dict[Var, tuple[Axis, str, SparseIteration]] = field(default_factory=dict)
+    conditional: bool = False
+
+
+def fill_outputs(func: SparseFunc) -> SparseFunc:
+    """Prepend a fill for every output or temporary that is not overwritten as a whole.
+
+    Before::
+
+        with S.sp_iter([I, J], "SS", "csr2bsr") as [i, j]:
+            B[i // b, j // b, i % b, j % b] = A[i, j]
+
+    After::
+
+        with S.sp_iter([BI, BJ, II, JJ], "SSSS", "B_fill") as [bi, bj, ii, jj]:
+            B[bi, bj, ii, jj] = T.float32(0)
+        with S.sp_iter([I, J], "SS", "csr2bsr") as [i, j]:
+            B[i // b, j // b, i % b, j % b] = A[i, j]
+    """
+    uses = _first_uses(func)
+    fills = []
+    for buffer in func.buffers:
+        use = uses.get(buffer.buffer)
+        if use is not None and use.written and not use.read_first and not use.covered:
+            fills.append(_fill(buffer))
+    for buffer in func.temporaries:
+        use = uses.get(buffer.buffer)
+        if use is not None and not use.covered:
+            fills.append(_fill(buffer))
+    if not fills:
+        return func
+    return func.with_body(tirx.SeqStmt([*fills, func.body]))
+
+
+def buffer_roles(func: SparseFunc) -> dict[Var, str]:
+    """Return ``"input"``, ``"output"`` or ``"inout"`` for every buffer that the function uses."""
+    roles = {}
+    for buffer, use in _first_uses(func).items():
+        if not use.written:
+            roles[buffer] = "input"
+        else:
+            roles[buffer] = "inout" if use.read_first else "output"
+    return roles
+
+
+def _fill(buffer: SparseBuffer) -> SparseIteration:
+    variables = [Var(axis.name.lower(), axis.dtype) for axis in buffer.axes]
+    return SparseIteration(
+        axes=list(buffer.axes),
+        kinds="S" * len(variables),
+        iter_vars=variables,
+        body=tirx.BufferStore(buffer.buffer, buffer.default, variables),
+        init=None,
+        name=f"{buffer.name}_fill",
+        annotations={FILL_MARK: True},
+    )
+
+
+def _first_uses(func: SparseFunc) -> dict[Var, _Use]:
+    uses: dict[Var, _Use] = {}
+    sparse = func.sparse_buffers
+
+    def read(expression) -> None:
+        def load(node: TensorLoad) -> None:
+            use = uses.setdefault(node.source, _Use())
+            if not use.written:
+                use.read_first = True
+
+        tvm_ffi.structural_walk(expression, [(TensorLoad, load)])
+
+    def store(node: tirx.BufferStore, scope: _Scope, initial: bool) -> None:
+        read(node.value)
+        for index in node.indices:
+            read(index)
+        use = uses.setdefault(node.buffer, _Use())
+        if not use.written and not use.read_first:
+            buffer = sparse.get(node.buffer)
+            use.covered = buffer is None or _covers(buffer, node, scope, initial)
+        use.written = True
+
+    def visit(stmt: tirx.Stmt, scope: _Scope, initial: bool = False) -> None:
+        if isinstance(stmt, SparseIteration):
+            inner = _Scope(dict(scope.iterators), scope.conditional)
+            for axis, kind, var in stmt.iterators:
+                inner.iterators[var] = (axis, kind, stmt)
+            if stmt.init is not None:
+                visit(stmt.init, inner, True)
+            visit(stmt.body, inner)
+        elif isinstance(stmt, tirx.SeqStmt):
+            for part in stmt.seq:
+                visit(part, scope, initial)
+        elif isinstance(stmt, tirx.BufferStore):
+            store(stmt, scope, initial)
+        elif isinstance(stmt, tirx.IfThenElse):
+            read(stmt.condition)
+            inner = _Scope(scope.iterators, True)
+            visit(stmt.then_case, inner, initial)
+            if stmt.else_case is not None:
+                visit(stmt.else_case, inner, initial)
+        elif isinstance(stmt, tirx.For | tirx.While):
+            visit(stmt.body, _Scope(scope.iterators, True), initial)
+        else:
+            read(stmt)
+
+    visit(func.body, _Scope())
+    return uses
+
+
+def _covers(buffer: SparseBuffer, node: tirx.BufferStore, scope: _Scope, initial: bool) -> bool:
+    """Whether the store, over its whole iteration, writes every slot of the buffer."""
+    if scope.conditional:
+        return False
+    used: set[Var] = set()
+    for axis, index in zip(buffer.axes, node.indices):
+        if not isinstance(index, Var) or index not in scope.iterators or index in used:
+            return False
+        used.add(index)
+        own, kind, iteration = scope.iterators[index]
+        if axis.kind == "sparse_fixed":
+            return False
+        reduced = {a for a, k, _ in iteration.iterators if k == "R"}
+        under_reduction = any(parent in reduced for parent in ancestors(own))
+        if initial and under_reduction:
+            covers = isinstance(axis, DenseFixedAxis) and _equal(axis.length, own.length)
+        else:
+            covers = own == axis and not under_reduction
+            covers |= (
+                isinstance(axis, DenseFixedAxis)
+                and isinstance(own, DenseFixedAxis)
+                and _equal(axis.length, own.length)
+            )
+        if not covers:
+            return False
+    # Every enclosing iterator must not restrict the store: it is an index, or a reduction of the
+    # iteration whose init this is.
+    for var, (_, kind, iteration) in scope.iterators.items():
+        if var in used:
+            continue
+        inits_over_it = initial and kind == "R" and _owns(iteration, node)
+        if not inits_over_it:
+            return False
+    return True
+
+
+def _owns(iteration: SparseIteration, node: tirx.BufferStore) -> bool:
+    found = []
+    if iteration.init is not None:
+        tvm_ffi.structural_walk(
+            iteration.init,
+            [(tirx.BufferStore, lambda s: found.append(s) if s.same_as(node) else None)],
+        )
+    return bool(found)
+
+
+def _equal(left, right) -> bool:
+    return tvm_ffi.structural_equal(left, right)

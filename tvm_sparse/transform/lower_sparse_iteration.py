@@ -1,0 +1,573 @@
+"""Stage I to stage II: sparse iterations become loops and nested blocks over positions.
+
+Comes in: ``SparseFunc`` s. Goes out: ``PrimFunc`` s of stock TensorIR whose sparse buffers still have
+one dimension per axis, indexed by the entry within its parent entry. Per iteration the pass decides
+the loops and where a nested block begins, lowers the body's accesses (:mod:`._access`), and puts the
+blocks together from the inside out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Expr, IRModule, Range, TensorLoad, Var
+from tvm.s_tir.stmt import SBlock, SBlockRealize
+from tvm.tirx import IterVar
+
+from ..errors import SparseProgramError, describe_span
+from ..ir import AttachedAxis, Axis, FusedAxis, SparseBuffer, SparseFunc, SparseIteration
+from ..ir.buffer import ancestors
+from ._access import (
+    Iterator,
+    Prologue,
+    SearchPlacer,
+    analyzer_with,
+    multiply,
+    resolve_access,
+    row_extent,
+    variables_of,
+)
+from ._layout import LAYOUT_ATTR, describe_layout
+from .fill_outputs import FILL_MARK, fill_outputs
+from .promote_accumulators import promote_accumulators
+
+__all__ = ["LowerSparseIteration"]
+
+_SPATIAL, _REDUCE = IterVar.DataPar, IterVar.CommReduce
+
+
+@tvm.transform.module_pass(opt_level=0, name="LowerSparseIteration")
+class LowerSparseIteration:
+    """Lower every ``SparseFunc`` of a module to a ``PrimFunc`` over positions (stage II).
+
+    Before::
+
+        with S.sp_iter([I, J, F], "SRS", "spmm") as [i, j, k]:
+            with T.init():
+                C[i, k] = T.float32(0)
+            C[i, k] = C[i, k] + A[i, j] * B[j, k]
+
+    After::
+
+        for i in range(m):
+            with T.sblock("spmm_0"):
+                vi = T.axis.spatial(m, i)
+                for j, k in T.grid(J_indptr[vi + 1] - J_indptr[vi], f):
+                    with T.sblock("spmm_1"):
+                        vj, vk = T.axis.remap("RS", [j, k])
+                        with T.init():
+                            C[vi, vk] = T.float32(0)
+                        C[vi, vk] = C[vi, vk] + A[vi, vj] * B[J_indices[J_indptr[vi] + vj], vk]
+
+    Raises
+    ------
+    SparseProgramError
+        If a program cannot be honoured.
+    """
+
+    def transform_module(self, module: IRModule, _context) -> IRModule:
+        """Lower the functions of ``module``; stock functions are left alone."""
+        lowered = IRModule(attrs=module.attrs)
+        for var, func in module.functions.items():
+            lowered[var] = lower_function(func) if isinstance(func, SparseFunc) else func
+        return lowered
+
+
+def lower_function(func: SparseFunc) -> tirx.PrimFunc:
+    """Lower one stage-I function to stage II."""
+    func = promote_accumulators(func)
+    return _FunctionLowering(fill_outputs(func)).run()
+
+
+@dataclass
+class _Loop:
+    """One loop of an iteration: an axis, or a fused group."""
+
+    axis: Axis
+    members: list[Iterator]
+    loop_var: Var
+    block_var: Var
+    extent: Expr
+    domain: Expr
+    kind: int
+    prologue: Prologue
+    #: Whether an entry of the loop is one at all; padding slots are not.
+    guards: list[tuple[Expr, bool]] = field(default_factory=list)
+
+
+class _FunctionLowering:
+    def __init__(self, func: SparseFunc) -> None:
+        self.func = func
+        self.stage1 = func.sparse_buffers
+        self.stage2 = {var: _position_buffer(buf) for var, buf in self.stage1.items()}
+        self.iterators: dict[Var, Iterator] = {}
+        self.placer = SearchPlacer()
+        self.wide = any(_may_pass_int32(b.slots) for b in self.stage1.values())
+        self._block_names: dict[str, int] = {}
+
+    def run(self) -> tirx.PrimFunc:
+        body = self.statement(self.func.body)
+        root = self.placer.prologues[0]
+        if root.statements:
+            body = tirx.SeqStmt([*root.statements, body])
+            body = _realize("searches", [], body, buffers=root.buffers)
+        params = [self.stage2.get(p, p) for p in self.func.params]
+        attrs = {str(k): v for k, v in dict(self.func.attrs or {}).items()}
+        attrs |= {"tirx.noalias": True, "s_tir": True, LAYOUT_ATTR: describe_layout(self.func)}
+        prim = tirx.PrimFunc(params, body).with_attr(attrs)
+        temporaries = [self.stage2[t.buffer] for t in self.func.temporaries]
+        return _complete(prim, temporaries, True)
+
+    # --- statements ----------------------------------------------------------------------------
+
+    def statement(self, stmt: tirx.Stmt) -> tirx.Stmt:
+        """Lower a statement that may hold iterations."""
+        return tvm_ffi.structural_mutate(
+            stmt,
+            [
+                (SparseIteration, lambda node, _m: self.iteration(node)),
+                (tirx.BufferStore, lambda node, _m: self.store(node)),
+                (tirx.For, self._local_loop),
+                (tvm.ir.Expr, lambda node, _m: self.value(node)),
+            ],
+        )
+
+    def _local_loop(self, loop: tirx.For, mutator) -> tirx.Stmt:
+        self.placer.push(Prologue([loop.loop_var]))
+        body = self.statement(loop.body)
+        prologue = self.placer.pop()
+        if prologue.statements:
+            body = _realize("searches", [], tirx.SeqStmt([*prologue.statements, body]),
+                            buffers=prologue.buffers)
+        return tirx.For(
+            loop.loop_var,
+            self.value(loop.min),
+            self.value(loop.extent),
+            loop.kind,
+            body,
+            annotations=loop.annotations,
+        )
+
+    def store(self, stmt: tirx.BufferStore) -> tirx.Stmt:
+        value = self.value(stmt.value)
+        buffer = self.stage1.get(stmt.buffer)
+        if buffer is None:
+            return tirx.BufferStore(stmt.buffer, value, [self.index(e) for e in stmt.indices])
+        access = self._access(buffer, stmt.indices, storing=True)
+        lowered = tirx.BufferStore(self.stage2[stmt.buffer], value, access.locals)
+        return lowered if access.valid is None else tirx.IfThenElse(access.valid, lowered, None)
+
+    # --- expressions ---------------------------------------------------------------------------
+
+    def value(self, expr: Expr) -> Expr:
+        """Lower an expression whose iterators stand for coordinates of their own dtype."""
+        return self._expression(expr, lambda it: it.coordinate.astype(str(it.var.ty.dtype)))
+
+    def index(self, expr: Expr) -> Expr:
+        """Lower an expression in index context: loop variables stay as wide as they are."""
+        return self._expression(expr, lambda it: it.coordinate)
+
+    def _expression(self, expr: Expr, coordinate) -> Expr:
+        def load(node: TensorLoad, _mutator) -> Expr:
+            buffer = self.stage1.get(node.source)
+            if buffer is None:
+                return tirx.BufferLoad(node.source, [self.index(e) for e in node.indices])
+            access = self._access(buffer, node.indices, storing=False)
+            lowered = tirx.BufferLoad(self.stage2[node.source], access.locals)
+            if access.valid is None:
+                return lowered
+            return tirx.if_then_else(access.valid, lowered, buffer.default)
+
+        def variable(node: Var, _mutator) -> Expr:
+            return coordinate(self.iterators[node]) if node in self.iterators else node
+
+        if isinstance(expr, Var):
+            return variable(expr, None)
+        return _rebuild(expr, [(TensorLoad, load), (Var, variable)])
+
+    def _access(self, buffer: SparseBuffer, indices: list[Expr], storing: bool):
+        return resolve_access(
+            buffer, list(indices), self.iterators, self.index, self.placer, self._in_range, storing
+        )
+
+    def _in_range(self, index: Expr, length: Expr) -> bool:
+        """Whether a stage-I index is known to lie in ``0 .. length - 1``."""
+        used = variables_of(index)
+        if not used <= set(self.iterators):
+            return False
+        if isinstance(index, Var):
+            if tvm_ffi.structural_equal(self.iterators[index].stored_axis.length, length):
+                return True
+        analyzer = analyzer_with({v: self.iterators[v].stored_axis.length for v in used})
+        return analyzer.can_prove(index >= 0) and analyzer.can_prove(index < length)
+
+    # --- iterations ----------------------------------------------------------------------------
+
+    def iteration(self, node: SparseIteration) -> tirx.Stmt:
+        """Lower one iteration to its loop nest."""
+        if node.init is not None and not self._init_fits_block(node):
+            return self._with_separate_init(node)
+        outer = dict(self.iterators)
+        filling = FILL_MARK in node.annotations
+        clean = _init_is_dense(node) is None
+        loops = self._open_loops(node, filling, clean)
+        body = self.statement(node.body)
+        init = self.statement(node.init) if node.init is not None else None
+        for _ in loops:
+            self.placer.pop()
+        lowered = self._assemble(node, loops, body, init)
+        self.iterators = outer
+        return lowered
+
+    def _open_loops(self, node: SparseIteration, filling: bool, clean: bool) -> list[_Loop]:
+        loops: list[_Loop] = []
+        kinds, variables = list(node.kinds), list(node.iter_vars)
+        for axis in node.axes:
+            members = axis.members if isinstance(axis, FusedAxis) else [axis]
+            own = [(m, kinds.pop(0), variables.pop(0)) for m in members]
+            loop = self._fused_loop(axis, own) if len(own) > 1 else self._plain_loop(*own[0])
+            reduced_under = _descends_from_reduction(node, axis)
+            if not clean and reduced_under:
+                loop.kind = _REDUCE
+            if filling:
+                loop.guards = []
+            loops.append(loop)
+        return loops
+
+    def _plain_loop(self, axis: Axis, kind: str, var: Var) -> _Loop:
+        stored = axis.base if isinstance(axis, AttachedAxis) else axis
+        parent = self._parent_position(axis)
+        begin, extent = row_extent(stored, parent)
+        dtype = self._loop_dtype(stored)
+        block_var = Var(f"v{var.name}", dtype)
+        if stored.kind == "dense_fixed":
+            position = block_var
+        elif stored.kind == "sparse_fixed" and self.wide:
+            position = begin + block_var.astype("int64")
+        else:
+            position = begin + block_var
+        coordinate = stored.indices[position] if stored.is_sparse else block_var
+        iterator = Iterator(axis, kind, var, block_var, position, coordinate, parent)
+        self.iterators[var] = iterator
+        prologue = Prologue([block_var])
+        self.placer.push(prologue)
+        loop = _Loop(
+            axis=axis,
+            members=[iterator],
+            loop_var=Var(var.name, dtype),
+            block_var=block_var,
+            extent=extent.astype(dtype),
+            domain=stored.extent_bound.astype(dtype),
+            kind=_SPATIAL if kind == "S" else _REDUCE,
+            prologue=prologue,
+        )
+        if stored.kind == "sparse_fixed":
+            loop.guards.append((_inside(coordinate, stored.length), kind == "S"))
+        return loop
+
+    def _fused_loop(self, group: FusedAxis, own: list[tuple[Axis, str, Var]]) -> _Loop:
+        """One loop over the slots of the last member; outer members are searched on ``indptr``."""
+        axes = [axis for axis, _, _ in own]
+        last = axes[-1]
+        first_parent = self._parent_position(axes[0])
+        dtype = last.dtype if last.is_variable else self._loop_dtype(last)
+        begin, end = _slot_range(axes, first_parent)
+        block_var = Var("v" + "_".join(v.name for _, _, v in own), dtype)
+        prologue = Prologue([block_var])
+        self.placer.push(prologue)
+        slot = block_var if _is_zero(begin) else begin.astype(dtype) + block_var
+        positions = [slot]
+        for child, parent in zip(reversed(axes), reversed(axes[:-1])):
+            positions.insert(0, self._owner(child, parent, positions[0]))
+        iterators = []
+        guards = []
+        for k, (axis, kind, var) in enumerate(own):
+            parent_position = positions[k - 1] if k else first_parent
+            row_begin, _ = row_extent(axis, parent_position)
+            position = positions[k]
+            local = position if axis.kind == "dense_fixed" else _subtract(position, row_begin)
+            coordinate = axis.indices[position] if axis.is_sparse else local
+            iterator = Iterator(axis, kind, var, local, position, coordinate, parent_position)
+            self.iterators[var] = iterator
+            iterators.append(iterator)
+            if axis.kind == "sparse_fixed":
+                guards.append((_inside(coordinate, axis.length), kind == "S"))
+        spatial = all(kind == "S" for _, kind, _ in own)
+        return _Loop(
+            axis=group,
+            members=iterators,
+            loop_var=Var("_".join(v.name for _, _, v in own), dtype),
+            block_var=block_var,
+            extent=(end if _is_zero(begin) else end - begin).astype(dtype),
+            domain=last.slots.astype(dtype),
+            kind=_SPATIAL if spatial else _REDUCE,
+            prologue=prologue,
+            guards=guards,
+        )
+
+    def _owner(self, child: Axis, parent: Axis, position: Expr) -> Expr:
+        if child.kind == "sparse_fixed":
+            return position // child.nnz_cols.astype(str(position.ty.dtype))
+        return self.placer.find_parent(
+            child.indptr, parent.slots, position, f"{parent.name}_of", child.dtype
+        )
+
+    def _parent_position(self, axis: Axis) -> Expr | None:
+        """Position of the entry that owns ``axis`` here, from the iterators in scope."""
+        if axis.parent_axis is None:
+            return None
+        owner = next(
+            (it for it in reversed(self.iterators.values()) if it.axis == axis.parent_axis), None
+        )
+        if owner is None:
+            raise SparseProgramError(
+                f"function {self.func.name}: axis {axis.name} is iterated before its parent "
+                f"{axis.parent_axis.name}"
+            )
+        return owner.coordinate if isinstance(axis, AttachedAxis) else owner.position
+
+    def _loop_dtype(self, axis: Axis) -> str:
+        """Dense loops run in 64 bits where a flat offset may need it, so that offsets stay affine."""
+        return "int64" if self.wide and axis.kind == "dense_fixed" else axis.dtype
+
+    def _init_fits_block(self, node: SparseIteration) -> bool:
+        """Whether ``init`` can stand in the block of the first reduction iterator."""
+        if _init_is_dense(node) is not None:
+            return False
+        own = {var: axis for axis, _, var in node.iterators}
+        direct = True
+
+        def check(store: tirx.BufferStore) -> None:
+            nonlocal direct
+            buffer = self.stage1.get(store.buffer)
+            if buffer is not None:
+                known = {**{v: it.stored_axis for v, it in self.iterators.items()}, **own}
+                direct &= all(
+                    isinstance(index, Var) and known.get(index) == axis
+                    for index, axis in zip(store.indices, buffer.axes)
+                )
+
+        tvm_ffi.structural_walk(node.init, [(tirx.BufferStore, check)])
+        return direct
+
+    def _with_separate_init(self, node: SparseIteration) -> tirx.Stmt:
+        """Write the init values in an iteration of their own, then accumulate."""
+        dense = _init_is_dense(node) or {}
+        axes, variables = [], []
+        for axis, kind, var in node.iterators:
+            if kind == "S":
+                axes.append(dense.get(var, axis))
+                variables.append(var)
+        fresh = {v: Var(v.name, str(v.ty.dtype)) for v in variables}
+        init_body = tvm_ffi.structural_map(node.init, [(Var, lambda v: fresh.get(v, v))])
+        init = SparseIteration(
+            axes=axes,
+            kinds="S" * len(axes),
+            iter_vars=[fresh[v] for v in variables],
+            body=init_body,
+            init=None,
+            name=f"{node.name}_init",
+            annotations={},
+            span=node.span,
+        )
+        update = SparseIteration(
+            axes=node.axes,
+            kinds=node.kinds,
+            iter_vars=node.iter_vars,
+            body=node.body,
+            init=None,
+            name=node.name,
+            annotations=node.annotations,
+            span=node.span,
+        )
+        first = self.iteration(init) if axes else self.statement(init_body)
+        return tirx.SeqStmt([first, self.iteration(update)])
+
+    # --- assembly ------------------------------------------------------------------------------
+
+    def _assemble(self, node, loops: list[_Loop], body: tirx.Stmt, init) -> tirx.Stmt:
+        segments = _segment(loops)
+        first_reduction = next((k for k, loop in enumerate(loops) if loop.kind == _REDUCE), None)
+        guards = [g for loop in loops for g, _ in loop.guards]
+        content = _guarded(body, guards)
+        name = node.name
+        number = len(segments)
+        for segment in reversed(segments):
+            number -= 1
+            last = segment[-1]
+            if last.prologue.statements:
+                content = tirx.SeqStmt([*last.prologue.statements, content])
+            holds_init = init is not None and first_reduction is not None and (
+                loops[first_reduction] in segment
+            )
+            block_init = None
+            if holds_init:
+                later = loops[loops.index(segment[-1]) + 1 :]
+                block_init = _init_nest(init, later, [g for lp in loops for g in lp.guards])
+            content = _block_nest(
+                self._unique(f"{name}_{number}"), segment, content, block_init, node.annotations
+            )
+        if init is not None and first_reduction is None:
+            raise SparseProgramError(
+                f"{describe_span(node.span)}iteration {node.name}: init without a reduction axis"
+            )
+        return content
+
+    def _unique(self, name: str) -> str:
+        count = self._block_names.get(name, 0)
+        self._block_names[name] = count + 1
+        return name if count == 0 else f"{name}_{count}"
+
+
+def _segment(loops: list[_Loop]) -> list[list[_Loop]]:
+    """Cut the loops where a nested block must begin: at loaded extents and after searches."""
+    segments: list[list[_Loop]] = []
+    bound: set[Var] = set()
+    for k, loop in enumerate(loops):
+        depends = bound & variables_of(loop.extent)
+        if not segments or depends or loops[k - 1].prologue.statements:
+            segments.append([])
+            bound = set()
+        segments[-1].append(loop)
+        bound |= {loop.block_var, *loop.prologue.buffers}
+    return segments
+
+
+def _block_nest(name, segment: list[_Loop], content, init, annotations) -> tirx.Stmt:
+    iter_vars = [
+        IterVar(Range.from_min_extent(tirx.const(0, str(lp.block_var.ty.dtype)), lp.domain),
+                lp.block_var, lp.kind)
+        for lp in segment
+    ]
+    scratch = [b for lp in segment for b in lp.prologue.buffers]
+    nest = _realize(
+        name, iter_vars, content, [lp.loop_var for lp in segment], init, scratch, annotations
+    )
+    for loop in reversed(segment):
+        zero = tirx.const(0, str(loop.loop_var.ty.dtype))
+        nest = tirx.For(loop.loop_var, zero, loop.extent, tirx.ForKind.SERIAL, nest)
+    return nest
+
+
+def _init_nest(init, later: list[_Loop], guards: list[tuple[Expr, bool]]) -> tirx.Stmt:
+    """Init of a block: loops over the spatial entries of the blocks inside."""
+    spatial = [loop for loop in later if loop.kind == _SPATIAL]
+    fresh = {lp.block_var: Var(f"{lp.loop_var.name}_init", str(lp.block_var.ty.dtype))
+             for lp in spatial}
+    inner_guards = [g for g, is_spatial in guards if is_spatial]
+    stmt = _guarded(init, inner_guards)
+    for loop in reversed(spatial):
+        zero = tirx.const(0, str(loop.loop_var.ty.dtype))
+        if loop.prologue.statements:
+            stmt = tirx.SeqStmt([*loop.prologue.statements, stmt])
+            stmt = _realize("searches", [], stmt, buffers=loop.prologue.buffers)
+        stmt = tirx.For(fresh[loop.block_var], zero, loop.extent, tirx.ForKind.SERIAL, stmt)
+    return tvm_ffi.structural_map(stmt, [(Var, lambda v: fresh.get(v, v))])
+
+
+def _realize(
+    name, iter_vars, body, values=(), init=None, buffers=(), annotations=None
+) -> SBlockRealize:
+    marks = {"tirx.script_parsing_detect_access": tirx.IntImm("int64", 3)}
+    block = SBlock(
+        iter_vars, [], [], name, body, init, list(buffers), [], {**(annotations or {}), **marks}
+    )
+    block_annotations = {k: v for k, v in block.annotations.items() if k != FILL_MARK}
+    block = SBlock(iter_vars, [], [], name, body, init, list(buffers), [], block_annotations)
+    return SBlockRealize(list(values), True, block)
+
+
+def _guarded(stmt: tirx.Stmt, guards: list[Expr]) -> tirx.Stmt:
+    for guard in reversed(guards):
+        stmt = tirx.IfThenElse(guard, stmt, None)
+    return stmt
+
+
+def _inside(coordinate: Expr, length: Expr) -> Expr:
+    return tirx.And(coordinate >= 0, coordinate < length.astype(str(coordinate.ty.dtype)))
+
+
+def _init_is_dense(node: SparseIteration) -> dict[Var, Axis] | None:
+    """Spatial iterators whose init points are not the entries that the update visits.
+
+    An iterator under a reduction axis, or in a fused group that reduces, visits an output point
+    many times; its init ranges over all coordinates instead. None where there is no such iterator.
+    """
+    from ..ir import DenseFixedAxis  # noqa: PLC0415
+
+    dense: dict[Var, Axis] = {}
+    for group in node.axes:
+        mixed = isinstance(group, FusedAxis) and "R" in _kinds_of(node, group)
+        members = group.members if isinstance(group, FusedAxis) else [group]
+        for axis, kind, var in node.iterators:
+            if axis not in members or kind == "R":
+                continue
+            if mixed or _descends_from_reduction(node, axis):
+                stored = axis.base if isinstance(axis, AttachedAxis) else axis
+                dense[var] = DenseFixedAxis(
+                    name=f"{axis.name}_all", length=stored.length, dtype=stored.dtype
+                )
+    return dense or None
+
+
+def _kinds_of(node: SparseIteration, group: FusedAxis) -> str:
+    return "".join(kind for axis, kind, _ in node.iterators if axis in list(group.members))
+
+
+def _descends_from_reduction(node: SparseIteration, axis: Axis) -> bool:
+    reductions = {a for a, kind, _ in node.iterators if kind == "R"}
+    first = axis.members[0] if isinstance(axis, FusedAxis) else axis
+    return any(parent in reductions for parent in ancestors(first))
+
+
+def _slot_range(axes: list[Axis], first_parent: Expr | None) -> tuple[Expr, Expr]:
+    """First and last-plus-one slot of the last axis of a chain under one parent entry."""
+    first = axes[0]
+    if first.parent_axis is None:
+        return tirx.const(0, "int32"), axes[-1].slots
+    begin, extent = row_extent(first, first_parent)
+    end = begin + extent
+    for axis in axes[1:]:
+        if axis.kind == "sparse_fixed":
+            begin, end = multiply(begin, axis.nnz_cols), multiply(end, axis.nnz_cols)
+        else:
+            begin, end = axis.indptr[begin], axis.indptr[end]
+    return begin, end
+
+
+def _is_zero(expr: Expr) -> bool:
+    return isinstance(expr, tirx.IntImm) and int(expr.value) == 0
+
+
+def _subtract(position: Expr, begin: Expr) -> Expr:
+    if str(position.ty.dtype) != str(begin.ty.dtype):
+        return position.astype("int64") - begin.astype("int64")
+    return position - begin
+
+
+def _may_pass_int32(size: Expr) -> bool:
+    return not (isinstance(size, tirx.IntImm) and int(size.value) < 2**31)
+
+
+def _position_buffer(buffer: SparseBuffer) -> Var:
+    """The stage-II buffer: dimensions are entries within the parent entry."""
+    if all(axis.kind != "sparse_fixed" for axis in buffer.axes):
+        return buffer.buffer
+    ty = buffer.buffer.ty
+    return tirx.decl_buffer(
+        [axis.extent_bound for axis in buffer.axes],
+        str(ty.dtype),
+        buffer.buffer.name,
+        scope=ty.storage_scope,
+        data_alignment=ty.data_alignment,
+    )
+
+
+def _rebuild(expr: Expr, callbacks) -> Expr:
+    return tvm_ffi.structural_mutate(expr, callbacks)
+
+
+_complete = tvm_ffi.get_global_func("script.Complete")

@@ -1,0 +1,106 @@
+"""The ``tvm_sparse`` lowering pipeline: TVM's own for TensorIR, with the passes sparse kernels need.
+
+``tvm.compile(module, target, tir_pipeline="tvm_sparse")`` takes modules of stage II and III, scheduled
+or not.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
+
+from .argument_shapes import RestoreArgumentShapes
+from .balance import BalanceRows
+from .lower_sparse_buffer import LowerSparseBuffer
+from .reduction_init import HoistReductionInit
+from .vector_tail import PeelVectorTail
+
+__all__ = ["PIPELINE_NAME", "tvm_sparse_pipeline"]
+
+PIPELINE_NAME = "tvm_sparse"
+
+
+def tvm_sparse_pipeline():
+    """Return the pipeline and its host and device finalizations, as TVM's factories do."""
+
+    @tvm.transform.module_pass(opt_level=0, name="tvm_sparse_pipeline")
+    def pipeline(module: tvm.IRModule, _context) -> tvm.IRModule:
+        config = tvm.transform.PassContext.current().config
+        return tvm.ir.transform.Sequential(_passes(config))(module)
+
+    return pipeline, finalize_host_passes, finalize_device_passes
+
+
+def _passes(config) -> list[tvm.transform.Pass]:
+    enabled = lambda name: bool(config.get(name, False))  # noqa: E731
+    blocks = [
+        LowerSparseBuffer(),
+        HoistReductionInit(),
+        s_tir.transform.CanonicalizeLoop(),
+        s_tir.transform.LowerCrossThreadReduction(),
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.LiftThreadBinding(),
+        s_tir.transform.ManifestSharedMemoryLocalStage(),
+        s_tir.transform.CompactBufferAllocation(),
+        s_tir.transform.LowerAutoCopy(),
+        s_tir.transform.UnifyThreadBinding(),
+        s_tir.transform.LowerMatchBuffer(),
+        s_tir.transform.StmtSimplify(),
+        s_tir.transform.InjectPermutedLayout(),
+        s_tir.transform.AnnotateIrregularLoop(),
+        s_tir.transform.InjectSoftwarePipeline(),
+        s_tir.transform.TransformMmaBufferLayout(),
+        s_tir.transform.LowerOpaqueBlock(),
+    ]
+    loops = [
+        BalanceRows(),
+        PeelVectorTail(),
+        RestoreArgumentShapes(),
+        tirx.transform.FlattenBuffer(),
+        tirx.transform.BF16ComputeLegalize(),
+        tirx.transform.NarrowDataType(32),
+        s_tir.transform.LoopPartition(),
+        tirx.transform.VectorizeLoop(not enabled("tirx.disable_vectorize")),
+        s_tir.transform.InjectVirtualThread(),
+        s_tir.transform.InjectDoubleBuffer(),
+    ]
+    if not enabled("tirx.disable_storage_rewrite"):
+        loops.append(tirx.transform.StorageRewrite())
+    if enabled("tirx.use_async_copy"):
+        loops.append(s_tir.transform.LowerAsyncDMA())
+    loops += [
+        s_tir.transform.HoistIfThenElse(),
+        tirx.transform.UnrollLoop(),
+        s_tir.transform.RenormalizeSplitPattern(),
+        tirx.transform.StmtSimplify(),
+        tirx.transform.RemoveNoOp(),
+        s_tir.transform.RewriteUnsafeSelect(),
+    ]
+    if not enabled("tirx.disable_cse_tir"):
+        loops.append(tirx.transform.CommonSubexprElim())
+    functions = [
+        tirx.transform.FP8ComputeLegalize(),
+        tirx.transform.VerifyMemory(),
+        tirx.transform.AnnotateEntryFunc(),
+        s_tir.transform.ThreadSync("shared"),
+        s_tir.transform.ThreadSync("shared.dyn"),
+        s_tir.transform.ThreadSync("warp"),
+        s_tir.transform.InferFragment(),
+        s_tir.transform.LowerThreadAllreduce(),
+    ]
+    if enabled("tirx.use_async_copy"):
+        functions.append(s_tir.transform.InjectPTXAsyncCopy())
+    functions += [
+        s_tir.transform.MergeSharedMemoryAllocations(),
+        tirx.transform.SplitHostDevice(),
+        tirx.transform.MakePackedAPI(),
+        tirx.transform.FP8StorageLegalize(),
+        tirx.transform.BF16StorageLegalize(),
+    ]
+    return [*blocks, *loops, *functions]
+
+
+tirx.register_tir_pipeline(PIPELINE_NAME, tvm_sparse_pipeline)

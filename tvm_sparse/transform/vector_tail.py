@@ -1,0 +1,297 @@
+"""Peel the last, partial tile of a vectorised loop into narrower tiles and one masked vector.
+
+A tile loop over a symbolic extent carries a predicate that would turn every vector of the tile into scalar
+code. This pass takes loops that a schedule annotated with ``"tvm_sparse.tail"`` (its value is the number of
+vector lanes), after blocks became loops and before TVM vectorises, and gives back full tiles without a
+predicate, followed by tiles of half the width each at most once, and one masked vector for what is left.
+"""
+
+from __future__ import annotations
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.sym import Analyzer, detect_linear_equation
+
+TAIL = "tvm_sparse.tail"
+
+
+def PeelVectorTail() -> tvm.transform.Pass:
+    """Build the pass that peels annotated tile loops.
+
+    Returns
+    -------
+    tvm.transform.Pass
+        A pass over PrimFuncs whose blocks are already lowered to loops.
+
+    Notes
+    -----
+    With a tile of 32 and 16 lanes, before::
+
+        for k_0 in T.serial((f + 31) // 32, annotations={"tvm_sparse.tail": 16}):
+            for k_1 in T.unroll(2):
+                for k_2 in T.vectorized(16):
+                    if k_0 * 32 + k_1 * 16 + k_2 < f:
+                        C[k_0 * 32 + k_1 * 16 + k_2] = B[k_0 * 32 + k_1 * 16 + k_2]
+
+    and after::
+
+        for k_0 in range(f // 32):                      # whole tiles, no predicate
+            for k_1 in T.unroll(2):
+                for k_2 in T.vectorized(16):
+                    C[k_0 * 32 + k_1 * 16 + k_2] = B[k_0 * 32 + k_1 * 16 + k_2]
+        if f % 32 // 16 > 0:                            # one tile of 16
+            for k_2 in T.vectorized(16):
+                C[f // 32 * 32 + k_2] = B[f // 32 * 32 + k_2]
+        if f % 16 > 0:                                  # one masked vector
+            T.masked_store(C, T.masked_load(B, ...), ...)
+
+    Examples
+    --------
+    >>> from tvm_sparse.transform import PeelVectorTail
+    >>> PeelVectorTail().info.name
+    'tvm_sparse.PeelVectorTail'
+    """
+
+    def transform(func: tirx.PrimFunc, _mod, _ctx) -> tirx.PrimFunc:
+        peeled = []
+
+        def rewrite(loop: tirx.For) -> tirx.Stmt:
+            if TAIL not in loop.annotations:
+                return loop
+            peeled.append(loop)
+            return _peel(loop, int(loop.annotations[TAIL]), allocated)
+
+        allocated = []
+        tvm_ffi.structural_walk(
+            func.body, (tirx.AllocBuffer, lambda stmt: allocated.append(stmt.buffer))
+        )
+        body = tvm_ffi.structural_map(func.body, (tirx.For, rewrite))
+        return func.with_body(body) if peeled else func
+
+    peel = tirx.transform.prim_func_pass(transform, opt_level=0, name="tvm_sparse.PeelVectorTail")
+    return tvm.transform.Sequential(
+        [peel, tirx.transform.ConvertSSA()], name="tvm_sparse.PeelVectorTail"
+    )
+
+
+def _peel(loop: tirx.For, lanes: int, allocated: list[tirx.Buffer]) -> tirx.Stmt:
+    """Split a tile loop into whole tiles, halved tiles and a masked vector."""
+    annotations = {key: value for key, value in loop.annotations.items() if key != TAIL}
+    plain = _with_loop(loop, loop.extent, loop.body, annotations)
+    guard = _tile_guard(loop)
+    if guard is None:
+        return plain
+    width, extent = guard
+    if width % lanes or (width // lanes) & (width // lanes - 1):
+        return plain
+
+    allocations, loop = _split_allocations(loop)
+    whole = _with_loop(loop, extent // width, _drop_guard(loop.body, loop.loop_var), annotations)
+    pieces = [*allocations, whole]
+    piece = width // 2
+    while piece >= lanes:
+        base = extent // (2 * piece) * (2 * piece)
+        body = _drop_guard(loop.body, loop.loop_var)
+        body = _narrow(body, loop, width, piece)
+        body = _rebase(body, loop.loop_var, width, base)
+        if body is None:
+            return plain
+        pieces.append(tirx.IfThenElse(extent % (2 * piece) >= piece, body, None))
+        piece //= 2
+    body = _narrow(loop.body, loop, width, lanes)
+    body = _rebase(body, loop.loop_var, width, extent // lanes * lanes)
+    if body is None:
+        return plain
+    body = tvm_ffi.structural_map(body, (tirx.For, lambda inner: _mask(inner, allocated)))
+    pieces.append(tirx.IfThenElse(extent % lanes > 0, body, None))
+    return tirx.SeqStmt(pieces)
+
+
+def _with_loop(loop: tirx.For, extent, body: tirx.Stmt, annotations: dict) -> tirx.For:
+    return tirx.For(loop.loop_var, loop.min, extent, loop.kind, body, annotations=annotations)
+
+
+def _with_kind(loop: tirx.For, extent, kind: tirx.ForKind, body: tirx.Stmt) -> tirx.For:
+    return tirx.For(loop.loop_var, loop.min, extent, kind, body, annotations=loop.annotations)
+
+
+def _split_allocations(loop: tirx.For) -> tuple[list[tirx.Stmt], tirx.For]:
+    """Take the buffers allocated by the body out of the loop, so that all pieces share them."""
+    if not isinstance(loop.body, tirx.SeqStmt):
+        return [], loop
+    kept = [stmt for stmt in loop.body.seq if not isinstance(stmt, tirx.AllocBuffer)]
+    allocations = [stmt for stmt in loop.body.seq if isinstance(stmt, tirx.AllocBuffer)]
+    body = tirx.SeqStmt(kept) if len(kept) > 1 else kept[0]
+    return allocations, _with_loop(loop, loop.extent, body, loop.annotations)
+
+
+def _guards(body: tirx.Stmt, var: tirx.Var) -> list[tirx.LT]:
+    """Conditions of the form ``position < extent`` that depend on a loop variable."""
+    found = []
+
+    def visit(stmt: tirx.IfThenElse) -> None:
+        if _is_guard(stmt, var):
+            found.append(stmt.condition)
+
+    tvm_ffi.structural_walk(body, (tirx.IfThenElse, visit))
+    return found
+
+
+def _is_guard(stmt: tirx.IfThenElse, var: tirx.Var) -> bool:
+    return (
+        isinstance(stmt.condition, tirx.LT)
+        and stmt.else_case is None
+        and _uses(stmt.condition.a, var)
+    )
+
+
+def _tile_guard(loop: tirx.For):
+    """Return the width of a tile and the extent that its predicate tests, or None."""
+    width, extent = None, None
+    for guard in _guards(loop.body, loop.loop_var):
+        linear = detect_linear_equation(guard.a, [loop.loop_var])
+        if len(linear) != 2 or not isinstance(linear[0], tirx.IntImm):
+            return None
+        if width is None:
+            width, extent = int(linear[0]), guard.b
+        if int(linear[0]) != width or not tvm_ffi.structural_equal(guard.b, extent):
+            return None
+    return None if width is None else (width, extent)
+
+
+def _drop_guard(body: tirx.Stmt, var: tirx.Var) -> tirx.Stmt:
+    def rewrite(stmt: tirx.IfThenElse) -> tirx.Stmt:
+        return stmt.then_case if _is_guard(stmt, var) else stmt
+
+    return tvm_ffi.structural_map(body, (tirx.IfThenElse, rewrite))
+
+
+def _narrow(body: tirx.Stmt, loop: tirx.For, width: int, piece: int) -> tirx.Stmt:
+    """Shorten the loop that cuts a tile of ``width`` into groups, so that it covers ``piece``."""
+    strides = {}
+    for guard in _guards(loop.body, loop.loop_var):
+        inner = _variables(guard.a)
+        linear = detect_linear_equation(guard.a, inner)
+        for variable, stride in zip(inner, linear[:-1]):
+            strides[variable] = int(stride)
+
+    def rewrite(stmt: tirx.For) -> tirx.Stmt:
+        stride = strides.get(stmt.loop_var)
+        if stride is None or not isinstance(stmt.extent, tirx.IntImm):
+            return stmt
+        if stride * int(stmt.extent) != width:
+            return stmt
+        extent = tirx.IntImm(_dtype(stmt.extent), max(1, piece // stride))
+        return tirx.For(
+            stmt.loop_var, stmt.min, extent, stmt.kind, stmt.body, annotations=stmt.annotations
+        )
+
+    return tvm_ffi.structural_map(body, (tirx.For, rewrite))
+
+
+def _rebase(body: tirx.Stmt, var: tirx.Var, width: int, base) -> tirx.Stmt | None:
+    """Replace ``var * width`` by ``base``; None where the variable is used otherwise."""
+
+    def rewrite(expr: tirx.Mul):
+        if expr.a.same_as(var) and isinstance(expr.b, tirx.IntImm) and int(expr.b) % width == 0:
+            return base * (int(expr.b) // width)
+        return expr
+
+    body = tvm_ffi.structural_map(body, (tirx.Mul, rewrite))
+    return None if _uses(body, var) else body
+
+
+def _variables(node) -> list[tirx.Var]:
+    found: list[tirx.Var] = []
+
+    def visit(var: tirx.Var) -> None:
+        if not tirx.is_buffer_var(var) and not any(var.same_as(other) for other in found):
+            found.append(var)
+
+    tvm_ffi.structural_walk(node, (tirx.Var, visit))
+    return found
+
+
+def _uses(node, var: tirx.Var) -> bool:
+    return any(var.same_as(other) for other in _variables(node))
+
+
+class _Unmaskable(Exception):
+    """A statement that has no masked vector form."""
+
+
+def _mask(loop: tirx.For, allocated: list[tirx.Buffer]) -> tirx.Stmt:
+    """Turn a predicated vector loop into one masked vector statement."""
+    if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.body, tirx.IfThenElse):
+        return loop
+    if not _is_guard(loop.body, loop.loop_var):
+        return loop
+    store = loop.body.then_case
+    if not isinstance(store, tirx.BufferStore):
+        return loop
+    try:
+        return _masked_store(loop, loop.body.condition, store, allocated)
+    except _Unmaskable:
+        return _counted(loop, loop.body.condition, store)
+
+
+def _counted(loop: tirx.For, guard: tirx.LT, store: tirx.BufferStore) -> tirx.For:
+    """Turn a predicated vector loop into a scalar loop over the lanes that pass the predicate."""
+    rest = guard.b - _at_zero(guard.a, loop.loop_var)
+    return _with_kind(loop, rest, tirx.ForKind.SERIAL, store)
+
+
+def _masked_store(
+    loop: tirx.For, guard: tirx.LT, store: tirx.BufferStore, allocated: list[tirx.Buffer]
+) -> tirx.Stmt:
+    var, lanes = loop.loop_var, int(loop.extent)
+    zero = tirx.IntImm(_dtype(var), 0)
+
+    def ramp(index):
+        linear = detect_linear_equation(index, [var])
+        if len(linear) != 2 or not isinstance(linear[0], tirx.IntImm) or int(linear[0]) != 1:
+            raise _Unmaskable
+        return tirx.Ramp(_at_zero(index, var), tirx.IntImm(_dtype(var), 1), lanes)
+
+    rest = guard.b - _at_zero(guard.a, var)
+    mask = tirx.Ramp(zero, tirx.IntImm(_dtype(var), 1), lanes) < tirx.Broadcast(rest, lanes)
+
+    def vector(expr):
+        if not _uses(expr, var):
+            return tirx.Broadcast(expr, lanes)
+        if isinstance(expr, tvm.ir.TensorLoad) and len(expr.indices) == 1:
+            index = ramp(expr.indices[0])
+            if _contains(allocated, expr.source):
+                return tirx.BufferLoad(expr.source, [index])
+            dtype = f"{expr.source.dtype}x{lanes}"
+            return tirx.op.masked_load(dtype, expr.source, index, mask)
+        if isinstance(expr, (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min)):
+            return type(expr)(vector(expr.a), vector(expr.b))
+        if isinstance(expr, tirx.Cast):
+            return tirx.Cast(f"{_dtype(expr)}x{lanes}", vector(expr.value))
+        raise _Unmaskable
+
+    if len(store.indices) != 1:
+        raise _Unmaskable
+    index, value = ramp(store.indices[0]), vector(store.value)
+    if _contains(allocated, store.buffer):
+        return tirx.BufferStore(store.buffer, value, [index])
+    return tirx.Evaluate(tirx.op.masked_store(store.buffer, value, index, mask))
+
+
+def _contains(buffers: list[tirx.Buffer], buffer: tirx.Buffer) -> bool:
+    return any(buffer.same_as(other) for other in buffers)
+
+
+def _at_zero(expr, var: tirx.Var):
+    """The expression with ``var`` replaced by zero."""
+    zero = tirx.IntImm(_dtype(var), 0)
+    replaced = tvm_ffi.structural_map(
+        expr, (tirx.Var, lambda found: zero if found.same_as(var) else found)
+    )
+    return Analyzer().simplify(replaced)
+
+
+def _dtype(expr) -> str:
+    return str(expr.ty.dtype)
