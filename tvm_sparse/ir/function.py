@@ -83,8 +83,8 @@ class SparseFunc(BaseFunc):
         values: dict[Var, Expr] = {}
         for key, value in bindings.items():
             var = by_name.get(key) if isinstance(key, str) else key
-            if var is None or var not in set(self.params) or is_buffer_var(var):
-                scalars = [n for n, p in by_name.items() if not is_buffer_var(p)]
+            if var is None or var not in set(self.params) or tirx.is_buffer_var(var):
+                scalars = [n for n, p in by_name.items() if not tirx.is_buffer_var(p)]
                 raise ValueError(
                     f"{self.name}.specialize: expected one of the scalar parameters {scalars}, "
                     f"found {key!s}"
@@ -154,7 +154,7 @@ def substitute(node: tvm_ffi.Object, values: dict[Var, Expr]) -> tvm_ffi.Object:
         if value in memo:
             return memo[value]
         result = mutator.default_mutate(value)
-        if isinstance(value, Var) and is_buffer_var(value):
+        if isinstance(value, Var) and tirx.is_buffer_var(value):
             result = _substitute_buffer(value, values)
         memo[value] = result
         return result

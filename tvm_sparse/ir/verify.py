@@ -1,1 +1,310 @@
-def verify(f): pass
+"""The verifier of stage I: says what is wrong with a program, where, and how to write it.
+
+Every rule is one function that yields problems; :func:`verify` collects them all and raises one error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Expr, Span, TensorLoad, Var
+
+from ..errors import SparseProgramError, describe_span
+from .axis import AttachedAxis, Axis, DenseFixedAxis, FusedAxis
+from .buffer import SparseBuffer, ancestors
+from .function import SparseFunc
+from .iteration import SparseIteration
+
+__all__ = ["verify"]
+
+_INTEGERS = ("int", "uint", "bool")
+
+
+@dataclass
+class _Problem:
+    message: str
+    span: Span | None = None
+
+
+@dataclass
+class _Scope:
+    """Iterators in scope, by coordinate variable."""
+
+    iterators: dict[Var, tuple[Axis, str]] = field(default_factory=dict)
+
+    @property
+    def axes(self) -> set[Axis]:
+        return {axis for axis, _ in self.iterators.values()}
+
+    def entered(self, iteration: SparseIteration) -> _Scope:
+        inner = {var: (axis, kind) for axis, kind, var in iteration.iterators}
+        return _Scope({**self.iterators, **inner})
+
+
+def verify(func: SparseFunc) -> None:
+    """Check that a program has a meaning that the compiler can honour.
+
+    Parameters
+    ----------
+    func : SparseFunc
+        The program.
+
+    Raises
+    ------
+    SparseProgramError
+        Lists every problem with the names involved and, for programs parsed from source, the line.
+        Its ``span`` is that of the first problem.
+
+    Examples
+    --------
+    >>> from tvm_sparse import ir, schedules
+    >>> ir.verify(schedules.spmm.program())
+    """
+    problems = [*_check_buffers(func), *_check_statement(func.body, func, _Scope())]
+    if not problems:
+        return
+    lines = [f"{describe_span(p.span)}{p.message}" for p in problems]
+    error = SparseProgramError(f"function {func.name}: " + "\n  ".join(lines))
+    error.span = next((p.span for p in problems if p.span is not None), None)
+    raise error
+
+
+# --- buffers -----------------------------------------------------------------------------------
+
+
+def _check_buffers(func: SparseFunc) -> Iterator[_Problem]:
+    for buffer in [*func.buffers, *func.temporaries]:
+        seen: list[Axis] = []
+        for axis in buffer.axes:
+            parent = axis.parent_axis
+            if axis in seen and axis.kind != "dense_fixed":
+                yield _Problem(f"buffer {buffer.name}: axis {axis.name} appears twice")
+            if parent is not None and parent not in seen:
+                yield _Problem(
+                    f"buffer {buffer.name}: axis {axis.name} needs its parent {parent.name} before "
+                    f"it; write ({', '.join(_with_parents(buffer))})"
+                )
+            sibling = next(
+                (other for other in seen if parent is not None and other.parent_axis == parent),
+                None,
+            )
+            if sibling is not None:
+                yield _Problem(
+                    f"buffer {buffer.name}: axes {sibling.name} and {axis.name} are both children "
+                    f"of {parent.name}, so no position of {axis.name} is known inside an entry of "
+                    f"{sibling.name}; declare {axis.name} with parent {sibling.name} (its indptr "
+                    f"then has one element per entry of {sibling.name}, plus one)"
+                )
+            seen.append(axis)
+
+
+def _with_parents(buffer: SparseBuffer) -> list[str]:
+    names: list[str] = []
+    for axis in buffer.axes:
+        for needed in [*reversed(ancestors(axis)), axis]:
+            if needed.name not in names:
+                names.append(needed.name)
+    return names
+
+
+# --- statements --------------------------------------------------------------------------------
+
+
+def _check_statement(stmt, func: SparseFunc, scope: _Scope) -> Iterator[_Problem]:
+    if isinstance(stmt, SparseIteration):
+        yield from _check_iteration(stmt, func, scope)
+    elif isinstance(stmt, tirx.SeqStmt):
+        for part in stmt.seq:
+            yield from _check_statement(part, func, scope)
+    elif isinstance(stmt, tirx.BufferStore):
+        yield from _check_indices(stmt.buffer, stmt.indices, func, stmt.span)
+        yield from _check_expression(stmt.value, func, stmt.span)
+        for index in stmt.indices:
+            yield from _check_expression(index, func, stmt.span)
+    elif isinstance(stmt, tirx.IfThenElse):
+        yield from _check_expression(stmt.condition, func, stmt.span)
+        yield from _check_statement(stmt.then_case, func, scope)
+        if stmt.else_case is not None:
+            yield from _check_statement(stmt.else_case, func, scope)
+    elif isinstance(stmt, tirx.For | tirx.While):
+        yield from _check_statement(stmt.body, func, scope)
+
+
+def _check_iteration(node: SparseIteration, func: SparseFunc, scope: _Scope) -> Iterator[_Problem]:
+    yield from _check_order(node, scope)
+    yield from _check_groups(node)
+    yield from _check_init(node)
+    yield from _check_kinds(node)
+    inner = scope.entered(node)
+    yield from _check_variables(node, func, inner)
+    if node.init is not None:
+        yield from _check_statement(node.init, func, inner)
+    yield from _check_statement(node.body, func, inner)
+
+
+def _check_order(node: SparseIteration, scope: _Scope) -> Iterator[_Problem]:
+    where = f"iteration {node.name}"
+    known = scope.axes
+    own: set[Axis] = set()
+    for axis, _, _ in node.iterators:
+        if axis in own:
+            yield _Problem(f"{where}: axis {axis.name} is iterated twice", node.span)
+        parent = axis.parent_axis
+        if parent is not None and parent not in known and parent not in own:
+            later = parent in {a for a, _, _ in node.iterators}
+            wrong = "before its parent" if later else "without its parent"
+            yield _Problem(
+                f"{where}: axis {axis.name} is iterated {wrong} {parent.name}; put {parent.name} "
+                f"before {axis.name}",
+                node.span,
+            )
+        own.add(axis)
+
+
+def _check_groups(node: SparseIteration) -> Iterator[_Problem]:
+    where = f"iteration {node.name}"
+    for group in node.axes:
+        if isinstance(group, FusedAxis):
+            for parent, child in zip(group.members, group.members[1:]):
+                if child.parent_axis != parent or isinstance(child, AttachedAxis):
+                    yield _Problem(
+                        f"{where}: cannot fuse {parent.name} and {child.name}: {child.name} is not "
+                        f"a child of {parent.name}; fuse a parent-to-child chain",
+                        node.span,
+                    )
+        elif isinstance(group, AttachedAxis):
+            owner = group.base.parent_axis
+            if not isinstance(owner, DenseFixedAxis):
+                found = "no parent" if owner is None else f"parent {owner.name} ({owner.kind})"
+                yield _Problem(
+                    f"{where}: cannot attach {group.base.name}, which has {found}; expected a "
+                    "child of a dense_fixed axis, whose positions are coordinates",
+                    node.span,
+                )
+
+
+def _check_init(node: SparseIteration) -> Iterator[_Problem]:
+    if node.init is None:
+        return
+    where = f"iteration {node.name}"
+    if "R" not in node.kinds:
+        yield _Problem(
+            f"{where}: has init, but no axis is marked R (reduction) in {node.kinds!r}", node.span
+        )
+    reductions = {var: axis for axis, kind, var in node.iterators if kind == "R"}
+    for var in _used_variables(node.init):
+        if var in reductions:
+            yield _Problem(
+                f"{where}: init depends on reduction axis {reductions[var].name}", node.span
+            )
+
+
+def _check_kinds(node: SparseIteration) -> Iterator[_Problem]:
+    """A spatial iterator must tell the results of different entries apart."""
+    where = f"iteration {node.name}"
+    spatial = {var: axis for axis, kind, var in node.iterators if kind == "S"}
+    reduction = {var: axis for axis, kind, var in node.iterators if kind == "R"}
+    for store in _own_stores(node):
+        used = set().union(*(_used_variables(index) for index in store.indices), set())
+        for var, axis in spatial.items():
+            if var not in used:
+                yield _Problem(
+                    f"{where}: axis {axis.name} is marked S (spatial), but {store.buffer.name} is "
+                    f"stored at the same place for all of its entries; mark {axis.name} R "
+                    "(reduction) and give an init",
+                    store.span or node.span,
+                )
+        if node.init is None:
+            continue
+        for index in store.indices:
+            wrong = _used_variables(index) & set(reduction)
+            if wrong and _stored_in(node.init, store.buffer):
+                names = ", ".join(sorted(reduction[v].name for v in wrong))
+                yield _Problem(
+                    f"{where}: {store.buffer.name} is reduced, but stored at an index that depends "
+                    f"on reduction axis {names}",
+                    store.span or node.span,
+                )
+
+
+def _own_stores(node: SparseIteration) -> list[tirx.BufferStore]:
+    """Stores of the iteration itself into buffers that outlive it; not of iterations inside."""
+    stores: list[tirx.BufferStore] = []
+
+    def visit(stmt) -> None:
+        if isinstance(stmt, tirx.SeqStmt):
+            for part in stmt.seq:
+                visit(part)
+        elif isinstance(stmt, tirx.BufferStore):
+            if stmt.buffer.ty.storage_scope == "global":
+                stores.append(stmt)
+        elif isinstance(stmt, tirx.IfThenElse):
+            visit(stmt.then_case)
+            if stmt.else_case is not None:
+                visit(stmt.else_case)
+        elif isinstance(stmt, tirx.For | tirx.While):
+            visit(stmt.body)
+
+    visit(node.body)
+    return stores
+
+
+def _stored_in(stmt, buffer: Var) -> bool:
+    found = []
+    tvm_ffi.structural_walk(
+        stmt, [(tirx.BufferStore, lambda s: found.append(s) if s.buffer.same_as(buffer) else None)]
+    )
+    return bool(found)
+
+
+# --- expressions -------------------------------------------------------------------------------
+
+
+def _check_variables(node: SparseIteration, func: SparseFunc, scope: _Scope) -> Iterator[_Problem]:
+    """Iterators of other iterations are unknown here."""
+    known = set(scope.iterators) | set(func.params)
+    foreign = _all_iterators(func.body) - known - _all_iterators(node.body)
+    for var in _used_variables(node.body) & foreign:
+        yield _Problem(
+            f"iteration {node.name}: {var.name} is the iterator of another iteration", node.span
+        )
+
+
+def _check_expression(expr: Expr, func: SparseFunc, span: Span | None) -> Iterator[_Problem]:
+    problems: list[_Problem] = []
+
+    def load(node: TensorLoad) -> None:
+        problems.extend(_check_indices(node.source, node.indices, func, span))
+
+    tvm_ffi.structural_walk(expr, [(TensorLoad, load)])
+    yield from problems
+
+
+def _check_indices(buffer: Var, indices, func: SparseFunc, span: Span | None) -> Iterator[_Problem]:
+    if len(indices) != len(buffer.ty.shape):
+        yield _Problem(
+            f"buffer {buffer.name}: expected {len(buffer.ty.shape)} indices, found {len(indices)}",
+            span,
+        )
+    for index in indices:
+        dtype = str(index.ty.dtype)
+        if not dtype.startswith(_INTEGERS):
+            yield _Problem(
+                f"buffer {buffer.name}: expected an integer index, found {index} of dtype {dtype}",
+                span,
+            )
+
+
+def _used_variables(node) -> set[Var]:
+    used: set[Var] = set()
+    tvm_ffi.structural_walk(node, [(Var, used.add)])
+    return used
+
+
+def _all_iterators(node) -> set[Var]:
+    found: set[Var] = set()
+    tvm_ffi.structural_walk(node, [(SparseIteration, lambda it: found.update(it.iter_vars))])
+    return found

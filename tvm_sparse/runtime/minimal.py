@@ -395,7 +395,7 @@ def thread_control() -> ThreadControl:
     global _control
     if _control is None:
         control = ThreadControl(tasks_per_thread=8, default_threads=len(os.sched_getaffinity(0)))
-        callback = ctypes.CFUNCTYPE(None)(refresh_openmp)
+        callback = ctypes.CFUNCTYPE(None)(lambda: refresh_openmp() and None)
         control.refresh = ctypes.cast(callback, ctypes.c_void_p).value
         for kept in (control, callback):  # machine code uses them until the process ends
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
@@ -408,16 +408,20 @@ def thread_control() -> ThreadControl:
 _control: ThreadControl | None = None
 
 
-def refresh_openmp() -> None:
-    """Look for the OpenMP runtime of the process; the launcher calls this after a dlopen."""
+def refresh_openmp() -> str | None:
+    """Look for the OpenMP runtime to use; return its path.
+
+    The launcher calls this when the process has loaded or unloaded a library.
+    """
     control = thread_control()
-    library = _open_openmp()
+    path, library = _open_openmp()
     if library is None:
         control.omp_parallel = None
-        return
+        return None
     control.omp_thread_num = _address(library.omp_get_thread_num)
     control.omp_max_threads = _address(library.omp_get_max_threads)
     control.omp_parallel = _address(library.GOMP_parallel)  # last: it switches the others on
+    return path
 
 
 def loaded_openmp() -> list[str]:
@@ -435,7 +439,7 @@ def loaded_openmp() -> list[str]:
     return sorted(found, key=lambda path: "torch" not in Path(path).parts)
 
 
-def _open_openmp() -> ctypes.CDLL | None:
+def _open_openmp() -> tuple[str | None, ctypes.CDLL | None]:
     for path in loaded_openmp():
         try:
             library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
@@ -443,8 +447,8 @@ def _open_openmp() -> ctypes.CDLL | None:
                 getattr(library, name)
         except (OSError, AttributeError):
             continue
-        return library
-    return None
+        return path, library
+    return None, None
 
 
 def _address(function: Any) -> int | None:

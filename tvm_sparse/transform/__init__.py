@@ -1,0 +1,21 @@
+"""Passes: one a file, each an ordinary TVM pass over ``IRModule`` s."""
+
+from .argument_shapes import RestoreArgumentShapes
+from .balance import BalanceRows, Grain
+from .lower_sparse_buffer import LowerSparseBuffer
+from .lower_sparse_iteration import LowerSparseIteration
+from .pipeline import PIPELINE_NAME, tvm_sparse_pipeline
+from .reduction_init import HoistReductionInit
+from .vector_tail import PeelVectorTail
+
+__all__ = [
+    "PIPELINE_NAME",
+    "BalanceRows",
+    "Grain",
+    "HoistReductionInit",
+    "LowerSparseBuffer",
+    "LowerSparseIteration",
+    "PeelVectorTail",
+    "RestoreArgumentShapes",
+    "tvm_sparse_pipeline",
+]

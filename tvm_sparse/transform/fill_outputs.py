@@ -88,6 +88,7 @@ def _fill(buffer: SparseBuffer) -> SparseIteration:
         init=None,
         name=f"{buffer.name}_fill",
         annotations={FILL_MARK: True},
+        span=None,
     )
 
 

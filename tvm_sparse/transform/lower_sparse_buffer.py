@@ -14,10 +14,10 @@ from tvm.s_tir.stmt import SBlock
 
 from ._access import multiply
 from ._layout import evaluate_size, read_layout
+from ._regions import complete_regions
 
 __all__ = ["LowerSparseBuffer"]
 
-_complete = tvm_ffi.get_global_func("script.Complete")
 _DETECT_ACCESS = {"tirx.script_parsing_detect_access": tirx.IntImm("int64", 3)}
 
 
@@ -133,7 +133,7 @@ def flatten_function(func: tirx.PrimFunc) -> tirx.PrimFunc:
     )
     params = [flats[p].flat if p in flats else p for p in func.params]
     flattened = tirx.PrimFunc(params, body, func.ret_type, func.attrs, func.span)
-    return _complete(flattened, [], True)
+    return complete_regions(flattened, [])
 
 
 def _flat_buffers(func: tirx.PrimFunc, layout: dict) -> dict[Var, _FlatBuffer]:

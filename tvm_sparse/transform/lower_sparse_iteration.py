@@ -31,6 +31,7 @@ from ._access import (
     variables_of,
 )
 from ._layout import LAYOUT_ATTR, describe_layout
+from ._regions import complete_regions
 from .fill_outputs import FILL_MARK, fill_outputs
 from .promote_accumulators import promote_accumulators
 
@@ -119,7 +120,7 @@ class _FunctionLowering:
         attrs |= {"tirx.noalias": True, "s_tir": True, LAYOUT_ATTR: describe_layout(self.func)}
         prim = tirx.PrimFunc(params, body).with_attr(attrs)
         temporaries = [self.stage2[t.buffer] for t in self.func.temporaries]
-        return _complete(prim, temporaries, True)
+        return complete_regions(prim, temporaries)
 
     # --- statements ----------------------------------------------------------------------------
 
@@ -570,4 +571,3 @@ def _rebuild(expr: Expr, callbacks) -> Expr:
     return tvm_ffi.structural_mutate(expr, callbacks)
 
 
-_complete = tvm_ffi.get_global_func("script.Complete")

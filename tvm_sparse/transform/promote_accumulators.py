@@ -124,4 +124,5 @@ def _cast_iteration(buffer: SparseBuffer, wide: Var, name: str) -> SparseIterati
         init=None,
         name=f"{name}_cast",
         annotations={},
+        span=None,
     )

@@ -233,51 +233,53 @@ def _mask(loop: tirx.For, allocated: list[tirx.Buffer]) -> tirx.Stmt:
     try:
         return _masked_store(loop, loop.body.condition, store, allocated)
     except _Unmaskable:
-        return _counted(loop, loop.body.condition, store)
-
-
-def _counted(loop: tirx.For, guard: tirx.LT, store: tirx.BufferStore) -> tirx.For:
-    """Turn a predicated vector loop into a scalar loop over the lanes that pass the predicate."""
-    rest = guard.b - _at_zero(guard.a, loop.loop_var)
-    return _with_kind(loop, rest, tirx.ForKind.SERIAL, store)
+        return _with_kind(loop, loop.extent, tirx.ForKind.UNROLLED, loop.body)
 
 
 def _masked_store(
     loop: tirx.For, guard: tirx.LT, store: tirx.BufferStore, allocated: list[tirx.Buffer]
 ) -> tirx.Stmt:
+    """Write the store of a predicated vector loop as one vector statement, its first lane always on."""
     var, lanes = loop.loop_var, int(loop.extent)
-    zero = tirx.IntImm(_dtype(var), 0)
-
-    def ramp(index):
-        linear = detect_linear_equation(index, [var])
-        if len(linear) != 2 or not isinstance(linear[0], tirx.IntImm) or int(linear[0]) != 1:
-            raise _Unmaskable
-        return tirx.Ramp(_at_zero(index, var), tirx.IntImm(_dtype(var), 1), lanes)
-
+    zero, one = tirx.IntImm(_dtype(var), 0), tirx.IntImm(_dtype(var), 1)
     rest = guard.b - _at_zero(guard.a, var)
-    mask = tirx.Ramp(zero, tirx.IntImm(_dtype(var), 1), lanes) < tirx.Broadcast(rest, lanes)
+    mask = tirx.Ramp(zero, one, lanes) < tirx.Broadcast(rest, lanes)
+
+    def contiguous(index) -> bool:
+        linear = detect_linear_equation(index, [var])
+        return len(linear) == 2 and isinstance(linear[0], tirx.IntImm) and int(linear[0]) == 1
+
+    def load(expr):
+        (index,) = expr.indices
+        if not contiguous(index):
+            # Lanes that are off repeat the first one: their own index may be anything.
+            first = tirx.Broadcast(_at_zero(index, var), lanes)
+            return tirx.BufferLoad(expr.source, [tirx.Select(mask, vector(index), first)])
+        ramp = tirx.Ramp(_at_zero(index, var), one, lanes)
+        if _contains(allocated, expr.source):
+            return tirx.BufferLoad(expr.source, [ramp])
+        return tirx.op.masked_load(f"{expr.source.dtype}x{lanes}", expr.source, ramp, mask)
 
     def vector(expr):
         if not _uses(expr, var):
             return tirx.Broadcast(expr, lanes)
+        if expr.same_as(var):
+            return tirx.Ramp(zero, one, lanes)
         if isinstance(expr, tvm.ir.TensorLoad) and len(expr.indices) == 1:
-            index = ramp(expr.indices[0])
-            if _contains(allocated, expr.source):
-                return tirx.BufferLoad(expr.source, [index])
-            dtype = f"{expr.source.dtype}x{lanes}"
-            return tirx.op.masked_load(dtype, expr.source, index, mask)
+            return load(expr)
         if isinstance(expr, (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min)):
             return type(expr)(vector(expr.a), vector(expr.b))
         if isinstance(expr, tirx.Cast):
             return tirx.Cast(f"{_dtype(expr)}x{lanes}", vector(expr.value))
         raise _Unmaskable
 
-    if len(store.indices) != 1:
+    if len(store.indices) != 1 or not contiguous(store.indices[0]):
         raise _Unmaskable
-    index, value = ramp(store.indices[0]), vector(store.value)
+    ramp, value = tirx.Ramp(_at_zero(store.indices[0], var), one, lanes), vector(store.value)
     if _contains(allocated, store.buffer):
-        return tirx.BufferStore(store.buffer, value, [index])
-    return tirx.Evaluate(tirx.op.masked_store(store.buffer, value, index, mask))
+        kept = tirx.BufferLoad(store.buffer, [ramp])
+        return tirx.BufferStore(store.buffer, tirx.Select(mask, value, kept), [ramp])
+    return tirx.Evaluate(tirx.op.masked_store(store.buffer, value, ramp, mask))
 
 
 def _contains(buffers: list[tirx.Buffer], buffer: tirx.Buffer) -> bool:

@@ -1,0 +1,65 @@
+"""SpMM on a CPU: rows shared by entries, feature tiles in registers, lanes along the features."""
+
+from __future__ import annotations
+
+from tvm import s_tir
+from tvm.target import Target
+
+from .rows import RowTile, share_rows, tile_row
+
+__all__ = ["schedule", "space"]
+
+
+def schedule(
+    sch: s_tir.Schedule,
+    *,
+    tile: RowTile | None = None,
+    target: Target | str | dict | None = None,
+    name: str = "spmm",
+) -> None:
+    """Apply the default schedule to a stage-III program.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        Holds the sparse iteration `name` over rows, entries and features.
+    tile : RowTile, optional
+        The feature tile; by default eight vectors of the target.
+    target : tvm.target.Target, str, dict or None
+        The CPU to schedule for.
+    name : str
+        Name of the sparse iteration.
+
+    Examples
+    --------
+    >>> import tvm_sparse
+    >>> from tvm_sparse.schedules import spmm
+    >>> sch = tvm_sparse.SparseSchedule(spmm.program()).lower()  # doctest: +SKIP
+    >>> spmm.cpu.schedule(sch, target="llvm")  # doctest: +SKIP
+    """
+    rows, block = sch.get_sblock(f"{name}_0"), sch.get_sblock(f"{name}_1")
+    (row,) = sch.get_loops(rows)
+    entry, _ = sch.get_loops(block)
+    tile_row(sch, block, tile or RowTile.of_target(target, _bits(sch, block)))
+    share_rows(sch, row, entry)
+
+
+def space(
+    sch: s_tir.Schedule,
+    *,
+    target: Target | str | dict | None = None,
+    name: str = "spmm",
+) -> list[s_tir.Schedule]:
+    """Return the variants that differ in the width of a tile, from two vectors to sixteen."""
+    lanes = RowTile.of_target(target, _bits(sch, sch.get_sblock(f"{name}_1"))).lanes
+    variants = []
+    for vectors in (2, 4, 8, 16):
+        variant = sch.copy()
+        schedule(variant, tile=RowTile(vectors * lanes, lanes), target=target, name=name)
+        variants.append(variant)
+    return variants
+
+
+def _bits(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> int:
+    """Width of a value of the result."""
+    return int(sch.get(block).writes[0].buffer.dtype.bits)

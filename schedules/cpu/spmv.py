@@ -1,0 +1,95 @@
+"""SpMV on a CPU: rows shared by entries, each summed in a few short vectors of gathered products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import s_tir
+from tvm.target import Target
+
+from .rows import share_rows
+from .vectors import reduce_lanes, vectorize_groups
+
+__all__ = ["EntryTile", "schedule", "space"]
+
+
+@dataclass(frozen=True)
+class EntryTile:
+    """Entries of one row that are taken at once.
+
+    Parameters
+    ----------
+    width : int
+        Number of partial sums, `lanes` times a power of two.
+    lanes : int
+        Entries of a vector. Few: most rows are short, and the gathered operand is loaded lane by lane.
+    """
+
+    width: int = 8
+    lanes: int = 4
+
+    def __post_init__(self) -> None:
+        vectors = self.width // self.lanes
+        if self.width % self.lanes or vectors & (vectors - 1):
+            raise ValueError(
+                f"width: expected lanes times a power of two, found {self.width} with {self.lanes} lanes"
+            )
+
+
+def schedule(
+    sch: s_tir.Schedule,
+    *,
+    tile: EntryTile | None = None,
+    target: Target | str | dict | None = None,
+    name: str = "spmv",
+) -> None:
+    """Apply the default schedule to a stage-III program.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        Holds the sparse iteration `name` over rows and entries, the entries reduced.
+    tile : EntryTile, optional
+        How many entries are summed side by side.
+    target : tvm.target.Target, str, dict or None
+        The CPU to schedule for.
+    name : str
+        Name of the sparse iteration.
+    """
+    del target  # The same tile is best with every vector width measured.
+    tile = tile or EntryTile()
+    rows, block = sch.get_sblock(f"{name}_0"), sch.get_sblock(f"{name}_1")
+    (row,) = sch.get_loops(rows)
+    (entry,) = sch.get_loops(block)
+    share_rows(sch, row, entry)
+
+    _, inner = sch.split(entry, [None, tile.width])
+    partial = [sch.rfactor(inner, 0)]
+    partial += reduce_lanes(sch, block, tile.width, 0)
+    for part in partial:
+        steps, lane = sch.get_loops(part)
+        vectorize_groups(sch, lane, tile.lanes)
+        if part is partial[0]:
+            sch.annotate(steps, "tvm_sparse.tail", tile.lanes)
+        else:
+            sch.unroll(steps)
+        init = sch.decompose_reduction(part, steps)
+        vectorize_groups(sch, sch.get_loops(init)[-1], tile.lanes)
+    last = sch.get_loops(block)[-1]
+    sch.unroll(last)
+    sch.decompose_reduction(block, last)
+
+
+def space(
+    sch: s_tir.Schedule,
+    *,
+    target: Target | str | dict | None = None,
+    name: str = "spmv",
+) -> list[s_tir.Schedule]:
+    """Return the variants that differ in how many entries are summed side by side."""
+    variants = []
+    for width, lanes in ((4, 4), (8, 4), (16, 4), (8, 8), (16, 8), (16, 16)):
+        variant = sch.copy()
+        schedule(variant, tile=EntryTile(width, lanes), target=target, name=name)
+        variants.append(variant)
+    return variants

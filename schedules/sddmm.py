@@ -1,0 +1,135 @@
+"""SDDMM: dot products of the rows of two dense matrices at the entries of a sparse pattern.
+
+``c[p] = sum_k x[i, k] * y[j, k]`` for the ``p``-th stored entry ``(i, j)``; with ``scaled=True`` it is
+multiplied by the stored value ``a[p]``. A stored zero thus gives 0 in the scaled form and the dot product
+in the pattern form.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+from tvm.script import sparse as S
+
+from ..ir import SparseFunc
+from ._types import check_index_dtype, result_dtype
+
+__all__ = ["program", "reference"]
+
+
+def program(
+    dtype: str = "float32",
+    index_dtype: str = "int32",
+    out_dtype: str | None = None,
+    scaled: bool = False,
+) -> SparseFunc:
+    """Return the program; every size is symbolic.
+
+    Parameters
+    ----------
+    dtype : str
+        Of ``x``, shape ``(m, f)``, ``y``, shape ``(n, f)`` (one row per column of the pattern), and, if
+        `scaled`, the stored values ``a``, shape ``(nnz,)``.
+    index_dtype : str
+        ``"int32"`` or ``"int64"``: of ``indptr``, shape ``(m + 1,)``, ``indices``, shape ``(nnz,)``, and
+        the sizes.
+    out_dtype : str, optional
+        Of ``c``, shape ``(nnz,)``, in the order of the pattern's entries. By default `dtype`, or int32
+        for 8- and 16-bit integers and bool.
+    scaled : bool
+        Whether the dot products are multiplied by the stored values.
+
+    Returns
+    -------
+    SparseFunc
+        Parameters ``x, y, c, indptr, indices, m, n, f, nnz``, preceded by ``a`` if `scaled`.
+
+    Raises
+    ------
+    ValueError
+        If a dtype is not supported.
+
+    Examples
+    --------
+    >>> import tvm_sparse
+    >>> tvm_sparse.schedules.sddmm.program(scaled=True).arg_names[:4]
+    ['a', 'x', 'y', 'c']
+    """
+    out = result_dtype(dtype, out_dtype, "sddmm")
+    size = getattr(S, check_index_dtype(index_dtype, "sddmm"))
+    return (_scaled if scaled else _pattern)(dtype, index_dtype, out, size)
+
+
+def _pattern(dtype: str, index_dtype: str, out: str, size) -> SparseFunc:
+    @S.prim_func
+    def sddmm(
+        x: S.handle,
+        y: S.handle,
+        c: S.handle,
+        indptr: S.handle,
+        indices: S.handle,
+        m: size,
+        n: size,
+        f: size,
+        nnz: size,
+    ):
+        I = S.dense_fixed(m)
+        J = S.sparse_variable(
+            I, (n, nnz), (indptr, indices), index_dtype, sorted=False, unique=False
+        )
+        Jd = S.dense_fixed(n)
+        F = S.dense_fixed(f)
+        X = S.match_sparse_buffer(x, (I, F), dtype)
+        Y = S.match_sparse_buffer(y, (Jd, F), dtype)
+        C = S.match_sparse_buffer(c, (I, J), out)
+        with S.sp_iter([I, J, F], "SSR", "sddmm") as [i, j, k]:
+            with S.init():
+                C[i, j] = S.cast(0, out)
+            C[i, j] = C[i, j] + S.cast(X[i, k], out) * S.cast(Y[j, k], out)
+
+    return sddmm
+
+
+def _scaled(dtype: str, index_dtype: str, out: str, size) -> SparseFunc:
+    @S.prim_func
+    def sddmm(
+        a: S.handle,
+        x: S.handle,
+        y: S.handle,
+        c: S.handle,
+        indptr: S.handle,
+        indices: S.handle,
+        m: size,
+        n: size,
+        f: size,
+        nnz: size,
+    ):
+        I = S.dense_fixed(m)
+        J = S.sparse_variable(
+            I, (n, nnz), (indptr, indices), index_dtype, sorted=False, unique=False
+        )
+        Jd = S.dense_fixed(n)
+        F = S.dense_fixed(f)
+        A = S.match_sparse_buffer(a, (I, J), dtype)
+        X = S.match_sparse_buffer(x, (I, F), dtype)
+        Y = S.match_sparse_buffer(y, (Jd, F), dtype)
+        C = S.match_sparse_buffer(c, (I, J), out)
+        with S.sp_iter([I, J, F], "SSR", "sddmm") as [i, j, k]:
+            with S.init():
+                C[i, j] = S.cast(0, out)
+            C[i, j] = C[i, j] + S.cast(A[i, j], out) * (
+                S.cast(X[i, k], out) * S.cast(Y[j, k], out)
+            )
+
+    return sddmm
+
+
+def reference(
+    pattern: sp.csr_matrix, x: np.ndarray, y: np.ndarray, scaled: bool = False
+) -> np.ndarray:
+    """Return the values, one per stored entry of `pattern` in CSR order, in float64."""
+    rows = np.repeat(np.arange(pattern.shape[0]), np.diff(pattern.indptr))
+    dots = np.einsum(
+        "pk,pk->p", np.asarray(x, np.float64)[rows], np.asarray(y, np.float64)[pattern.indices]
+    )
+    return dots * np.asarray(pattern.data, np.float64) if scaled else dots

@@ -1,0 +1,78 @@
+"""SpMM: ``C = A B`` with ``A`` in CSR and ``B``, ``C`` dense and row-major."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+from tvm.script import sparse as S
+
+from ..ir import SparseFunc
+from ._types import check_index_dtype, result_dtype
+
+__all__ = ["program", "reference"]
+
+
+def program(
+    dtype: str = "float32", index_dtype: str = "int32", out_dtype: str | None = None
+) -> SparseFunc:
+    """Return the program; every size is symbolic, so one kernel serves every matrix.
+
+    Parameters
+    ----------
+    dtype : str
+        Of ``a``, shape ``(nnz,)``, and ``b``, shape ``(n, f)``.
+    index_dtype : str
+        ``"int32"`` or ``"int64"``: of ``indptr``, shape ``(m + 1,)``, ``indices``, shape ``(nnz,)``, and
+        the sizes.
+    out_dtype : str, optional
+        Of ``c``, shape ``(m, f)``. By default `dtype`, or int32 for 8- and 16-bit integers and bool.
+
+    Returns
+    -------
+    SparseFunc
+        Parameters ``a, b, c, indptr, indices, m, n, f, nnz``.
+
+    Raises
+    ------
+    ValueError
+        If a dtype is not supported.
+
+    Examples
+    --------
+    >>> import tvm_sparse
+    >>> tvm_sparse.schedules.spmm.program().arg_names
+    ['a', 'b', 'c', 'indptr', 'indices', 'm', 'n', 'f', 'nnz']
+    """
+    out = result_dtype(dtype, out_dtype, "spmm")
+    size = getattr(S, check_index_dtype(index_dtype, "spmm"))
+
+    @S.prim_func
+    def spmm(
+        a: S.handle,
+        b: S.handle,
+        c: S.handle,
+        indptr: S.handle,
+        indices: S.handle,
+        m: size,
+        n: size,
+        f: size,
+        nnz: size,
+    ):
+        I = S.dense_fixed(m)
+        J = S.sparse_variable(I, (n, nnz), (indptr, indices), index_dtype, sorted=False, unique=False)
+        Jd = S.dense_fixed(n)
+        F = S.dense_fixed(f)
+        A = S.match_sparse_buffer(a, (I, J), dtype)
+        B = S.match_sparse_buffer(b, (Jd, F), dtype)
+        C = S.match_sparse_buffer(c, (I, F), out)
+        with S.sp_iter([I, J, F], "SRS", "spmm") as [i, j, k]:
+            with S.init():
+                C[i, k] = S.cast(0, out)
+            C[i, k] = C[i, k] + S.cast(A[i, j], out) * S.cast(B[j, k], out)
+
+    return spmm
+
+
+def reference(a: sp.spmatrix, b: np.ndarray) -> np.ndarray:
+    """Return ``a @ b`` in float64."""
+    return np.asarray(sp.csr_matrix(a, dtype=np.float64) @ np.asarray(b, np.float64))

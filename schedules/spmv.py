@@ -1,0 +1,78 @@
+"""SpMV: ``y = A x`` with ``A`` in CSR."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+from tvm.script import sparse as S
+
+from ..ir import SparseFunc
+from ._types import check_index_dtype, result_dtype
+
+__all__ = ["program", "reference"]
+
+
+def program(
+    dtype: str = "float32", index_dtype: str = "int32", out_dtype: str | None = None
+) -> SparseFunc:
+    """Return the program; every size is symbolic.
+
+    Parameters
+    ----------
+    dtype : str
+        Of ``a``, shape ``(nnz,)``, and ``x``, shape ``(n,)``.
+    index_dtype : str
+        ``"int32"`` or ``"int64"``: of ``indptr``, shape ``(m + 1,)``, ``indices``, shape ``(nnz,)``, and
+        the sizes.
+    out_dtype : str, optional
+        Of ``y``, shape ``(m,)``. By default `dtype`, or int32 for 8- and 16-bit integers and bool.
+
+    Returns
+    -------
+    SparseFunc
+        Parameters ``a, x, y, indptr, indices, m, n, nnz``.
+
+    Raises
+    ------
+    ValueError
+        If a dtype is not supported.
+
+    Examples
+    --------
+    >>> import tvm_sparse
+    >>> tvm_sparse.schedules.spmv.program().name
+    'spmv'
+    """
+    out = result_dtype(dtype, out_dtype, "spmv")
+    size = getattr(S, check_index_dtype(index_dtype, "spmv"))
+
+    @S.prim_func
+    def spmv(
+        a: S.handle,
+        x: S.handle,
+        y: S.handle,
+        indptr: S.handle,
+        indices: S.handle,
+        m: size,
+        n: size,
+        nnz: size,
+    ):
+        I = S.dense_fixed(m)
+        J = S.sparse_variable(
+            I, (n, nnz), (indptr, indices), index_dtype, sorted=False, unique=False
+        )
+        Jd = S.dense_fixed(n)
+        A = S.match_sparse_buffer(a, (I, J), dtype)
+        X = S.match_sparse_buffer(x, (Jd,), dtype)
+        Y = S.match_sparse_buffer(y, (I,), out)
+        with S.sp_iter([I, J], "SR", "spmv") as [i, j]:
+            with S.init():
+                Y[i] = S.cast(0, out)
+            Y[i] = Y[i] + S.cast(A[i, j], out) * S.cast(X[j], out)
+
+    return spmv
+
+
+def reference(a: sp.spmatrix, x: np.ndarray) -> np.ndarray:
+    """Return ``a @ x`` in float64."""
+    return np.asarray(sp.csr_matrix(a, dtype=np.float64) @ np.asarray(x, np.float64))

@@ -1,0 +1,41 @@
+"""Installation: a pure Python package on the stock ``apache-tvm`` wheel."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+
+# `schedules/` stands beside the package in the repository and inside it once installed.
+packages = find_packages(include=["tvm_sparse", "tvm_sparse.*"])
+operators = [f"tvm_sparse.{name}" for name in find_packages(include=["schedules", "schedules.*"])]
+
+setup(
+    name="tvm_sparse",
+    version="0.1.0",
+    description="Sparse kernels on TVM: write over coordinates, schedule, tune, export",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=[*packages, *operators],
+    package_dir={"tvm_sparse": "tvm_sparse", "tvm_sparse.schedules": "schedules"},
+    package_data={"tvm_sparse": ["py.typed"]},
+    python_requires=">=3.10,<3.14",
+    install_requires=[
+        "apache-tvm==0.27.0.post1",
+        "apache-tvm-ffi>=0.1.14.post0,<0.1.15",
+        "cloudpickle",
+        "matplotlib",
+        "numpy",
+        "psutil",
+        "rich",
+        "scipy",
+        "tornado",
+        "xgboost",
+    ],
+    extras_require={
+        "test": ["hypothesis", "ml_dtypes", "pytest", "pytest-timeout", "ruff"],
+        "bench": ["mkl", "numba", "threadpoolctl"],
+    },
+    entry_points={"console_scripts": ["tvm-sparse = tvm_sparse.__main__:main"]},
+)

@@ -1,0 +1,153 @@
+"""From a program at any stage to an :class:`Executable`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.ir import IRModule
+from tvm.target import Target, codegen
+
+from ..ir import SparseFunc
+from ..transform import PIPELINE_NAME, LowerSparseBuffer, LowerSparseIteration
+from ..transform._layout import read_layout
+from .executable import Executable
+
+__all__ = ["compile", "lower", "resolve_target"]
+
+
+def compile(program: Any, target: Any = "llvm") -> Executable:
+    """Compile a sparse program.
+
+    Parameters
+    ----------
+    program : SparseFunc, tvm.tirx.PrimFunc, tvm.IRModule or tvm.s_tir.Schedule
+        A program at any stage, scheduled or not; what is left to do is done.
+    target : str, dict or tvm.target.Target
+        ``"llvm"`` means the host's CPU with all its features; give ``mcpu`` to compile for another.
+
+    Returns
+    -------
+    Executable
+        Call it with arrays in the order of the program's parameters.
+
+    Raises
+    ------
+    SparseProgramError
+        If the program has no meaning.
+    TypeError
+        If ``program`` is of another kind.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp, tvm_sparse
+    >>> kernel = tvm_sparse.compile(tvm_sparse.schedules.spmm.program())
+    >>> a = sp.csr_matrix(np.array([[0, 2], [0, 0]], "float32"))
+    >>> kernel(a=a, b=np.ones((2, 3), "float32"))
+    array([[2., 2., 2.],
+           [0., 0., 0.]], dtype=float32)
+    """
+    module = lower(program)
+    resolved = resolve_target(target)
+    layouts = {var.name_hint: read_layout(func) for var, func in module.functions.items()}
+    built = tvm.compile(module, target=resolved, tir_pipeline=PIPELINE_NAME)
+    functions = {
+        _symbol(module, name): _entry(module[name], layout) for name, layout in layouts.items()
+    }
+    metadata = {
+        "version": 1,
+        "functions": functions,
+        "target": {str(k): str(v) for k, v in _target_attrs(resolved).items()},
+        "cpu_features": _cpu_features(resolved),
+    }
+    return Executable(built, metadata)
+
+
+def lower(program: Any) -> IRModule:
+    """Bring a program to stage III.
+
+    Parameters
+    ----------
+    program : SparseFunc, tvm.tirx.PrimFunc, tvm.IRModule or tvm.s_tir.Schedule
+        A program at any stage.
+
+    Returns
+    -------
+    tvm.IRModule
+        Stock TensorIR over flat buffers.
+    """
+    if isinstance(program, tvm.s_tir.Schedule):
+        program = program.mod
+    if isinstance(program, SparseFunc | tirx.PrimFunc):
+        symbol = program.attrs.get("global_symbol") if program.attrs else None
+        program = IRModule({str(symbol or "main"): program})
+    if not isinstance(program, IRModule):
+        raise TypeError(
+            "program: expected a SparseFunc, PrimFunc, IRModule or Schedule, found "
+            f"{type(program).__name__}"
+        )
+    return LowerSparseBuffer()(LowerSparseIteration()(program))
+
+
+def resolve_target(target: Any) -> Target:
+    """Return the target, with ``mcpu`` set to the host's CPU for a bare ``"llvm"``."""
+    if isinstance(target, Target):
+        return target
+    attrs = {"kind": target} if isinstance(target, str) else dict(target)
+    if attrs.get("kind") == "llvm" and "mcpu" not in attrs and "mtriple" not in attrs:
+        attrs["mcpu"] = codegen.llvm_get_system_cpu()
+    return Target(attrs)
+
+
+def _symbol(module: IRModule, name: str) -> str:
+    func = module[name]
+    symbol = func.attrs.get("global_symbol") if func.attrs else None
+    return str(symbol or name)
+
+
+def _target_attrs(target: Target) -> dict:
+    return {"kind": target.kind.name, **dict(target.attrs)}
+
+
+def _cpu_features(target: Target) -> list[str]:
+    if target.kind.name != "llvm":
+        return []
+    return [str(feature) for feature in codegen.llvm_get_cpu_features(target)]
+
+
+def _entry(func: tirx.PrimFunc, layout: dict | None) -> dict:
+    """Argument metadata of one function; without a layout, from the signature itself."""
+    if layout is not None:
+        return {"args": layout["args"], "axes": layout["axes"]}
+    written = _written(func)
+    args = []
+    for param in func.params:
+        if tirx.is_buffer_var(param):
+            args.append(
+                {
+                    "name": param.name,
+                    "kind": "buffer",
+                    "buffer": param.name,
+                    "dtype": str(param.ty.dtype),
+                    "shape": [_size_text(size) for size in param.ty.shape],
+                    "role": "inout" if param in written else "input",
+                }
+            )
+        else:
+            args.append({"name": param.name, "kind": "scalar", "dtype": str(param.ty.dtype)})
+    return {"args": args, "axes": []}
+
+
+def _size_text(size) -> str:
+    from ..transform._layout import size_text
+
+    return size_text(size, {})
+
+
+def _written(func: tirx.PrimFunc) -> set:
+    import tvm_ffi
+
+    written = set()
+    tvm_ffi.structural_walk(func.body, [(tirx.BufferStore, lambda s: written.add(s.buffer))])
+    return written

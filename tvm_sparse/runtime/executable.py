@@ -1,0 +1,628 @@
+"""Compiled kernels as Python callables: arguments bound, checked, converted and returned.
+
+In: a compiled TVM module, and the metadata that says what each parameter is. Out:
+:class:`Executable`, called with arrays of any framework. A call with a complete list of ready
+arrays takes a short path (a few microseconds); everything else, and every call that the compiled
+code refuses, goes through :class:`_Binding`, which repairs what may be repaired and names the
+argument, the expected and the found otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+
+from .arrays import (
+    allocate,
+    framework_of,
+    host_view,
+    is_sparse_matrix,
+    is_torch,
+    may_overlap,
+    overlaps_itself,
+)
+from .dimensions import Dimension, dimension, solve_sizes
+from .export import copy_library, export_library
+from .minimal import array_to_tensor
+from .sparse_arguments import SparseArrays, index_parameters, unpack_sparse
+from .structure import check_coordinates, check_ends, check_monotone, check_order
+from .threads import attach_process_launcher
+
+_VALIDATION_LEVELS = ("cheap", "full")
+_WRITTEN_ROLES = ("output", "inout")
+
+
+class Executable:
+    """Compiled sparse kernels.
+
+    Made by ``tvm_sparse.compile`` and ``tvm_sparse.load``. An executable of one function is
+    called itself; ``executable[name]`` gives each function as a :class:`KernelFunction`, where
+    calling is described.
+
+    Parameters
+    ----------
+    module : tvm.runtime.Executable or tvm_ffi.Module
+        What ``tvm.compile`` returned, or a loaded library.
+    metadata : dict
+        ``{"version": 1, "functions": {name: {"args": [...], "axes": [...]}}, "target": {...},
+        "cpu_features": [...]}``.
+    validate : {"cheap", "full"}
+        How far the structure of sparse arguments is checked unless a call says otherwise.
+        ``"cheap"`` reads the two ends of each ``indptr``; ``"full"`` reads every index. Both check
+        rank, shape, dtype, device and overlap of every argument.
+    path : path-like, optional
+        The library that `module` was loaded from.
+    """
+
+    def __init__(
+        self,
+        module: tvm.runtime.Executable | tvm_ffi.Module,
+        metadata: dict,
+        validate: str = "cheap",
+        path: Path | None = None,
+    ) -> None:
+        _check_level(validate)
+        if not metadata.get("functions"):
+            raise ValueError("metadata: expected at least one function, found none")
+        self.metadata = metadata
+        self.validate = validate
+        self._path = path
+        self._compiled = module if isinstance(module, tvm.runtime.Executable) else None
+        self.module = self._compiled.jit() if self._compiled is not None else module
+        attach_process_launcher(self.module)
+        self._functions = {
+            name: KernelFunction(name, self.module.get_function(name), function, self.validate)
+            for name, function in metadata["functions"].items()
+        }
+        names = list(self._functions)
+        self._default = self._functions["main" if "main" in names else names[0]]
+
+    @property
+    def functions(self) -> list[str]:
+        """Names of the functions."""
+        return list(self._functions)
+
+    def __getitem__(self, name: str) -> KernelFunction:
+        if name not in self._functions:
+            raise KeyError(f"no function {name!r}, found {', '.join(self._functions)}")
+        return self._functions[name]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function ``main``, else the first one; see :class:`KernelFunction`."""
+        return self._default(*args, **kwargs)
+
+    def export_library(self, path: str | os.PathLike, **options: Any) -> Path:
+        """Write code and metadata into one shared library; see ``tvm_sparse.load``.
+
+        Parameters
+        ----------
+        path : path-like
+            A file name that ends in ``.so``, in an existing folder.
+        **options
+            For TVM's ``export_library``, such as ``cc="aarch64-linux-gnu-gcc"`` when the target
+            is another processor family.
+
+        Returns
+        -------
+        pathlib.Path
+            `path`.
+
+        Raises
+        ------
+        ValueError
+            If the suffix is wrong, the folder is missing, or no C compiler is found for linking.
+        """
+        if self._compiled is None:
+            if self._path is None:
+                raise ValueError("export_library: expected a compiled module, found a bare one")
+            return copy_library(self._path, path)
+        return export_library(self._compiled, self.metadata, path, **options)
+
+    def inspect_source(self, language: str = "") -> str:
+        """Return generated code: ``"ll"`` for LLVM IR, ``"asm"`` for assembly."""
+        return self.module.inspect_source(language)
+
+    def __repr__(self) -> str:
+        target = self.metadata.get("target", {})
+        kind = " ".join(str(target[key]) for key in ("kind", "mcpu") if key in target)
+        return f"<Executable {', '.join(self._functions)} for {kind or 'an unnamed target'}>"
+
+
+class KernelFunction:
+    """One compiled function.
+
+    **Arguments.** Positional arguments follow the parameter order: all parameters, or all
+    buffers, or only the inputs; keywords name parameters (or buffers). A SciPy sparse matrix or
+    PyTorch sparse tensor passed for a sparse buffer also supplies the pointers and indices of its
+    axes. Sizes that are left out are inferred from shapes. Outputs that are left out (or None) are
+    allocated: as PyTorch tensors if an input is one, as TVM tensors if all inputs are, else as
+    NumPy arrays. A sparse matrix passed for an output gives its structure, and the result is a
+    new matrix.
+
+    **Arrays** are NumPy, PyTorch, TVM or other DLPack arrays in host memory. Dtypes must match.
+    Inputs may be read-only; views that are strided, unaligned or byte-swapped are copied, and
+    strided outputs are written through a copy, so gaps keep their content. A flat array may
+    stand for a buffer of several dimensions. An output may not overlap another argument.
+
+    **Checks.** Always: rank, shape relations, dtype, device, overlap, and the two ends of each
+    ``indptr`` (first 0, last the number of stored entries; spare capacity is refused). With
+    ``validate="full"``: every pointer and coordinate, in range and ordered as the axes declare.
+    Sparse matrices are always checked in full, sorted in a copy where an axis asks for it.
+
+    Returns
+    -------
+    array or tuple of arrays or None
+        The outputs, as passed or allocated.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is missing, superfluous or unfit; the message names it, the expected and
+        the found.
+    """
+
+    def __init__(
+        self, name: str, function: tvm_ffi.Function, metadata: dict, validate: str = "cheap"
+    ) -> None:
+        self.name = name
+        self.metadata = metadata
+        self.validate = validate
+        self._function = function
+        self._signature = _Signature(name, metadata)
+        self._ready_check = self._signature.ready_check()
+
+    def __call__(self, *args: Any, validate: str | None = None, **kwargs: Any) -> Any:
+        """Run the kernel."""
+        level = validate or self.validate
+        if not kwargs and level == "cheap" and self._ready_check(args):
+            try:
+                self._function(*args)
+            except (TypeError, ValueError, BufferError):
+                pass  # refused before anything was written; the binding repairs or explains
+            else:
+                return self._signature.results(args)
+        _check_level(level)
+        return _Binding(self._signature, args, kwargs).run(self._function, level)
+
+    def __repr__(self) -> str:
+        names = ", ".join(self._signature.names)
+        return f"<KernelFunction {self.name}({names})>"
+
+
+class _Signature:
+    """The parameters of a function, looked up in every way that a call needs."""
+
+    def __init__(self, name: str, metadata: dict) -> None:
+        self.function = name
+        self.parameters: list[dict] = metadata["args"]
+        self.names = [parameter["name"] for parameter in self.parameters]
+        self.by_name = dict(zip(self.names, self.parameters))
+        self.position = {name: index for index, name in enumerate(self.names)}
+        self.axes = {axis["name"]: axis for axis in metadata.get("axes", [])}
+        self.buffers = [p for p in self.parameters if p["kind"] == "buffer"]
+        self.scalars = [p["name"] for p in self.parameters if p["kind"] == "scalar"]
+        self.inputs = [p["name"] for p in self.buffers if p.get("role") != "output"]
+        self.outputs = [p["name"] for p in self.buffers if p.get("role") in _WRITTEN_ROLES]
+        self.shapes = {
+            p["name"]: tuple(dimension(extent) for extent in p["shape"]) for p in self.buffers
+        }
+        self.aliases = {
+            p["buffer"]: p["name"]
+            for p in self.buffers
+            if p.get("buffer") and p["buffer"] not in self.by_name
+        }
+        self.pointers = [
+            (axis["indptr"], dimension(axis["nnz"]))
+            for axis in self.axes.values()
+            if axis.get("indptr") in self.by_name and axis.get("nnz") is not None
+        ]
+        self.output_positions = [self.position[name] for name in self.outputs]
+
+    def results(self, args: Sequence[Any]) -> Any:
+        """Return the outputs among `args`, single or as a tuple."""
+        positions = self.output_positions
+        if len(positions) == 1:
+            return args[positions[0]]
+        return tuple(args[position] for position in positions) or None
+
+    def label(self, name: str) -> str:
+        return f"{self.function}: argument {name!r}"
+
+    def sparse_axes(self, name: str) -> list[dict]:
+        """Axes metadata of a buffer parameter."""
+        return [self.axes[axis] for axis in self.by_name[name].get("axes", [])]
+
+    def ready_check(self) -> Callable[[Sequence[Any]], bool]:
+        """Return a check that a full argument list needs no binding before the compiled checks.
+
+        It looks at what the compiled code does not: the ends of ``indptr``, overlap of outputs,
+        alignment. False only means that the call takes the longer path.
+        """
+        count = len(self.parameters)
+        buffers = [self.position[p["name"]] for p in self.buffers]
+        outputs = self.output_positions
+        pointers = [(self.position[name], stored) for name, stored in self.pointers]
+        scalars = [(name, self.position[name]) for name in self.scalars]
+        pairs = [
+            (output, other)
+            for output in outputs
+            for other in buffers
+            if other != output and not (other in outputs and other < output)
+        ]
+        share_memory = np.may_share_memory
+        from_dlpack = np.from_dlpack
+        array_type = np.ndarray
+        tensor_types = (tvm_ffi.Tensor, tvm.runtime.Tensor)
+
+        def check(args: Sequence[Any]) -> bool:
+            if len(args) != count:
+                return False
+            views = list(args)
+            try:
+                for index in buffers:
+                    value = args[index]
+                    kind = type(value)
+                    if kind is array_type:
+                        if not value.flags.aligned:
+                            return False
+                    elif kind in tensor_types:
+                        views[index] = from_dlpack(value)
+                    elif is_torch(value):
+                        views[index] = value.numpy()
+                    else:
+                        return False
+            except (TypeError, RuntimeError, BufferError):
+                return False
+            for output, other in pairs:
+                if share_memory(views[output], views[other]):
+                    return False
+            for index, stored in pointers:
+                pointer = views[index]
+                if pointer.ndim != 1 or not pointer.size or pointer[0] != 0:
+                    return False
+                if len(stored.symbols) == 1 and stored.text == stored.symbols[0]:
+                    expected = args[self.position[stored.text]]
+                else:
+                    expected = stored.evaluate({name: args[at] for name, at in scalars})
+                if pointer[-1] != expected:
+                    return False
+            return True
+
+        return check
+
+
+class _Binding:
+    """The arguments of one call, bound to parameters, completed, checked and converted."""
+
+    def __init__(
+        self, signature: _Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        self.signature = signature
+        self.values = self._assign(args, kwargs)
+        self.framework = framework_of(
+            [value for name, value in self.values.items() if name in signature.inputs]
+        )
+        self.matrices: dict[str, SparseArrays] = {}
+        self.views: dict[str, np.ndarray] = {}
+        self.sizes: dict[str, Any] = {}
+        self.results: dict[str, Any] = {}
+        self.write_back: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def run(self, function: tvm_ffi.Function, level: str) -> Any:
+        """Bind everything, call `function`, and return the outputs."""
+        self._view_arrays()
+        self._bind_scalars()
+        self._unpack_matrices()
+        self._infer_sizes()
+        self._allocate_outputs()
+        self._check_arrays()
+        self._check_structure(level)
+        self._make_inputs_ready()
+        self._make_outputs_ready()
+        self._check_overlap()
+        function(*self._tensors())
+        for target, source in self.write_back:
+            target[...] = source
+        signature = self.signature
+        outputs = tuple(self._result(name) for name in signature.outputs)
+        return outputs[0] if len(outputs) == 1 else outputs or None
+
+    # Steps of `run`, in order.
+
+    def _assign(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Map arguments to parameter names."""
+        signature = self.signature
+        named = {}
+        for key, value in kwargs.items():
+            name = signature.aliases.get(key, key)
+            if name not in signature.by_name:
+                raise TypeError(
+                    f"{signature.function}: unexpected argument {key!r}; expected some of "
+                    f"{', '.join(signature.names)}"
+                )
+            if name in named:
+                raise TypeError(f"{signature.label(name)}: given twice")
+            named[name] = value
+        buffers = [p["name"] for p in signature.buffers]
+        inputs = signature.inputs
+        orders = (
+            signature.names,
+            buffers,
+            inputs,
+            inputs + signature.scalars,
+        )
+        for order in orders:
+            assigned, left_over, missing = self._walk(order, args, named)
+            if not left_over and not missing:
+                return assigned
+        assigned, left_over, _ = self._walk(signature.names, args, named)
+        if left_over:
+            raise TypeError(
+                f"{signature.function}: expected at most "
+                f"{len(args) - len(left_over)} positional arguments here, found {len(args)}; the "
+                f"parameters are {', '.join(signature.names)}"
+            )
+        return assigned
+
+    def _walk(
+        self, order: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], list[Any], list[str]]:
+        """Give `args` to the parameters of `order` that are still open."""
+        assigned = dict(named)
+        supplied = {
+            filled
+            for name, value in named.items()
+            if is_sparse_matrix(value)
+            for filled in index_parameters(self.signature.sparse_axes(name))
+        }
+        waiting = list(args)
+        for name in order:
+            if name in assigned or name in supplied:
+                continue
+            if not waiting:
+                continue
+            value = assigned[name] = waiting.pop(0)
+            if is_sparse_matrix(value) and self.signature.by_name[name]["kind"] == "buffer":
+                supplied.update(index_parameters(self.signature.sparse_axes(name)))
+        missing = [name for name in order if name not in assigned and name not in supplied]
+        return assigned, waiting, missing
+
+    def _view_arrays(self) -> None:
+        signature = self.signature
+        for parameter in signature.buffers:
+            name = parameter["name"]
+            value = self.values.get(name)
+            if value is None or is_sparse_matrix(value):
+                continue
+            self.views[name] = host_view(signature.label(name), value)
+            if name in signature.outputs:
+                self.results[name] = value
+
+    def _bind_scalars(self) -> None:
+        signature = self.signature
+        for name in signature.scalars:
+            if self.values.get(name) is not None:
+                dtype = signature.by_name[name]["dtype"]
+                self.sizes[name] = _scalar(signature.label(name), self.values[name], dtype)
+
+    def _unpack_matrices(self) -> None:
+        signature = self.signature
+        for parameter in signature.buffers:
+            name = parameter["name"]
+            matrix = self.values.get(name)
+            if matrix is None or not is_sparse_matrix(matrix):
+                continue
+            label = signature.label(name)
+            arrays = unpack_sparse(label, matrix, signature.sparse_axes(name), self._known())
+            for other, indices in arrays.indices.items():
+                if self.values.get(other) is not None:
+                    raise TypeError(
+                        f"{signature.label(other)}: given twice, also by the sparse matrix {name!r}"
+                    )
+                if other in signature.by_name:
+                    self._add_structure(other, name, indices)
+            self.matrices[name] = arrays
+            if parameter["role"] != "output":
+                self.views[name] = arrays.values
+
+    def _add_structure(self, parameter: str, matrix: str, indices: np.ndarray) -> None:
+        """Take index arrays from a matrix; two matrices over one axis must agree."""
+        known = self.views.get(parameter)
+        if known is not None and not np.array_equal(known, indices):
+            raise ValueError(
+                f"{self.signature.label(matrix)}: expected the structure of the other matrix over "
+                f"the same axes, found another ({parameter!r} differs)"
+            )
+        self.views[parameter] = indices
+
+    def _infer_sizes(self) -> None:
+        self.sizes = self._known()
+        missing = [name for name in self.signature.scalars if name not in self.sizes]
+        if missing:
+            raise TypeError(
+                f"{self.signature.function}: missing argument {missing[0]!r}, which the shapes "
+                f"given do not determine; pass {missing[0]}="
+            )
+
+    def _known(self) -> dict[str, Any]:
+        """All sizes that scalars, matrices and shapes determine so far."""
+        signature = self.signature
+        equations: list[tuple[Dimension, int]] = [
+            (dimension(text), value)
+            for arrays in self.matrices.values()
+            for text, value in arrays.sizes
+        ]
+        flat = []
+        for name, view in self.views.items():
+            shape = signature.shapes[name]
+            if view.ndim == len(shape):
+                equations += zip(shape, view.shape)
+            elif view.ndim == 1 and len(shape) > 1:
+                product = " * ".join(f"({extent.text})" for extent in shape)
+                flat.append((dimension(product), view.size))
+        return solve_sizes(equations + flat, self.sizes)
+
+    def _allocate_outputs(self) -> None:
+        signature = self.signature
+        for name in signature.outputs:
+            if name in self.views:
+                continue
+            parameter = signature.by_name[name]
+            if parameter["role"] == "inout":
+                raise TypeError(f"{signature.label(name)}: missing, and read before it is written")
+            shape = [extent.evaluate(self.sizes) for extent in signature.shapes[name]]
+            self.results[name] = allocate(self.framework, shape, parameter["dtype"])
+            self.views[name] = host_view(signature.label(name), self.results[name])
+
+    def _check_arrays(self) -> None:
+        """Check presence, dtype, rank and shape of every array; reshape flat ones."""
+        signature = self.signature
+        for parameter in signature.buffers:
+            name = parameter["name"]
+            label = signature.label(name)
+            view = self.views.get(name)
+            if view is None:
+                raise TypeError(f"{label}: missing")
+            if view.dtype.name != parameter["dtype"]:
+                raise TypeError(
+                    f"{label}: expected dtype {parameter['dtype']}, found {view.dtype.name}"
+                )
+            dimensions = signature.shapes[name]
+            expected = tuple(extent.evaluate(self.sizes) for extent in dimensions)
+            if view.shape == expected:
+                continue
+            if view.ndim == 1 and len(expected) != 1 and view.size == _product(expected):
+                if name in signature.outputs and not view.flags.c_contiguous:
+                    raise ValueError(f"{label}: contiguous array required for a flat output")
+                self.views[name] = view.reshape(expected)
+                continue
+            symbols = ", ".join(extent.text for extent in dimensions)
+            raise ValueError(
+                f"{label}: expected shape ({symbols}) = {expected}, found {view.shape}"
+            )
+
+    def _check_structure(self, level: str) -> None:
+        signature = self.signature
+        for axis in signature.axes.values():
+            self._check_axis(axis, level)
+
+    def _check_axis(self, axis: Mapping[str, Any], level: str) -> None:
+        signature = self.signature
+        pointers = self.views.get(axis.get("indptr"))
+        indices = self.views.get(axis.get("indices"))
+        where = f" (axis {axis['name']!r})"
+        length = dimension(axis["length"])
+        known = all(name in self.sizes for name in length.symbols)
+        if pointers is not None:
+            label = signature.label(axis["indptr"]) + where
+            if axis.get("nnz") is not None:
+                check_ends(label, pointers, dimension(axis["nnz"]).evaluate(self.sizes))
+            if level == "full":
+                check_monotone(label, pointers)
+        if indices is None or level != "full":
+            return
+        label = signature.label(axis["indices"]) + where
+        if known:
+            check_coordinates(label, indices, length.evaluate(self.sizes))
+        if pointers is not None:
+            is_sorted, is_unique = axis.get("sorted", True), axis.get("unique", True)
+            check_order(label, pointers, indices, is_sorted, is_unique)
+
+    def _make_inputs_ready(self) -> None:
+        """Copy the inputs that the compiled code can't read in place."""
+        for name in self.signature.inputs:
+            if name in self.signature.outputs:
+                continue
+            view = self.views[name]
+            if not (view.flags.c_contiguous and view.flags.aligned and view.dtype.isnative):
+                self.views[name] = _packed(view)
+
+    def _make_outputs_ready(self) -> None:
+        """Refuse outputs that can't be written; give strided ones a packed stand-in."""
+        for name in self.signature.outputs:
+            view = self.views[name]
+            label = self.signature.label(name)
+            if not view.flags.writeable:
+                raise ValueError(f"{label}: expected a writable output, found a read-only array")
+            if overlaps_itself(view):
+                raise ValueError(
+                    f"{label}: expected an output whose elements are distinct, found a view whose "
+                    f"elements share memory (strides {view.strides})"
+                )
+            if view.flags.c_contiguous and view.flags.aligned and view.dtype.isnative:
+                continue
+            self.views[name] = _packed(view)
+            self.write_back.append((view, self.views[name]))
+
+    def _check_overlap(self) -> None:
+        outputs = self.signature.outputs
+        for name in outputs:
+            for other in self.views:
+                if other == name or (other in outputs and other < name):
+                    continue
+                if may_overlap(self.views[name], self.views[other]):
+                    raise ValueError(
+                        f"{self.signature.label(name)}: expected an output apart from the other "
+                        f"arguments, found one that overlaps {other!r} in memory"
+                    )
+
+    def _tensors(self) -> list[Any]:
+        outputs = self.signature.outputs
+        return [
+            array_to_tensor(self.views[p["name"]], written=p["name"] in outputs)
+            if p["kind"] == "buffer"
+            else self.sizes[p["name"]]
+            for p in self.signature.parameters
+        ]
+
+    def _result(self, name: str) -> Any:
+        matrix = self.matrices.get(name)
+        if matrix is None or matrix.rebuild is None:
+            return self.results[name]
+        return matrix.rebuild(self.results[name])
+
+
+def _packed(view: np.ndarray) -> np.ndarray:
+    """Copy into fresh, contiguous, aligned, native memory."""
+    return view.astype(view.dtype.newbyteorder("="), order="C", copy=True)
+
+
+def _scalar(label: str, value: Any, dtype: str) -> Any:
+    """Convert a scalar argument, refusing what would lose its value."""
+    is_integer = dtype.startswith(("int", "uint"))
+    if isinstance(value, np.ndarray | np.generic) or is_torch(value):
+        if value.ndim != 0:
+            raise TypeError(f"{label}: expected a scalar, found an array of shape {value.shape}")
+        value = value.item()
+    if dtype == "bool":
+        if not isinstance(value, bool):
+            raise TypeError(f"{label}: expected a bool, found {type(value).__name__}")
+        return value
+    if is_integer:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{label}: expected an integer, found {type(value).__name__}")
+        limits = np.iinfo(dtype)
+        if not limits.min <= value <= limits.max:
+            raise ValueError(f"{label}: expected a value that fits {dtype}, found {value}")
+        return value
+    if not isinstance(value, int | float):
+        raise TypeError(f"{label}: expected a number, found {type(value).__name__}")
+    return float(value)
+
+
+def _product(shape: Sequence[int]) -> int:
+    total = 1
+    for extent in shape:
+        total *= extent
+    return total
+
+
+def _check_level(level: str) -> None:
+    if level not in _VALIDATION_LEVELS:
+        raise ValueError(f"validate: expected 'cheap' or 'full', found {level!r}")

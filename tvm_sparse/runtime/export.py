@@ -1,0 +1,92 @@
+"""Export a compiled module and its argument metadata to one shared library.
+
+In: what ``tvm.compile`` returned, and the metadata. Out: a ``.so`` file. Loading it is in
+`library`, and, for a process without the compiler, in `minimal`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm.support import cc as system_compiler
+
+from .threads import load_launcher
+
+_SUFFIXES = (".so", ".dylib", ".dll")
+
+
+def export_library(
+    executable: tvm.runtime.Executable,
+    metadata: dict,
+    path: str | os.PathLike,
+    **options: Any,
+) -> Path:
+    """Write `executable` and its metadata into one shared library.
+
+    Parameters
+    ----------
+    executable : tvm.runtime.Executable
+        What ``tvm.compile`` returned.
+    metadata : dict
+        The argument metadata to embed.
+    path : path-like
+        A file name that ends in ``.so``, in an existing folder. An existing file is replaced as a
+        whole, so that a process that has it loaded is not disturbed.
+    **options
+        Passed to TVM's ``export_library``: ``fcompile=`` or ``cc=`` choose a (cross) compiler.
+
+    Returns
+    -------
+    pathlib.Path
+        `path`.
+
+    Raises
+    ------
+    ValueError
+        If the suffix is wrong, the folder is missing, or no C compiler is found for linking.
+    """
+    path = _check_export_path(path)
+    if not options and system_compiler.get_cc() is None:
+        raise ValueError(
+            "export_library: expected a C compiler for linking, found none; install gcc or "
+            "clang, or set the environment variable CXX"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        launcher = Path(folder) / "tvm_sparse_launcher.o"
+        load_launcher(executable.mod, metadata).write_to_file(str(launcher), "o")
+        partial = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
+        try:
+            executable.export_library(str(partial), addons=[str(launcher)], **options)
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+    return path
+
+
+def copy_library(source: Path, path: str | os.PathLike) -> Path:
+    """Write a loaded library to another path; it needs no linking again."""
+    path = _check_export_path(path)
+    partial = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
+    shutil.copyfile(source, partial)
+    os.replace(partial, path)
+    return path
+
+
+def _check_export_path(path: str | os.PathLike) -> Path:
+    path = Path(path)
+    if path.suffix not in _SUFFIXES:
+        raise ValueError(
+            f"path: expected a file name ending in .so, found {path.name!r}; "
+            f"write {path.name + '.so'!r}"
+        )
+    if path.is_dir():
+        raise ValueError(f"path: expected a file name, found the folder {path}")
+    if not path.parent.is_dir():
+        raise ValueError(f"path: expected an existing folder, found no folder {path.parent}")
+    return path

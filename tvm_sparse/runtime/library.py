@@ -1,0 +1,39 @@
+"""Load a library that holds kernels and their argument metadata.
+
+In: the path of a file that ``Executable.export_library`` wrote. Out: an
+:class:`~tvm_sparse.runtime.executable.Executable`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from .executable import Executable
+from .minimal import attach_launcher, check_target, open_library, read_metadata
+
+
+def load(path: str | os.PathLike) -> Executable:
+    """Load a library that ``Executable.export_library`` wrote.
+
+    Parameters
+    ----------
+    path : path-like
+        The library.
+
+    Returns
+    -------
+    Executable
+        Callable like the one that was exported.
+
+    Raises
+    ------
+    ValueError
+        If the file is missing, truncated or no kernel library, or if this processor lacks CPU
+        features that it was compiled for (the message names them).
+    """
+    module = open_library(path)
+    metadata = read_metadata(module, path)
+    check_target(metadata, path)
+    attach_launcher(module)
+    return Executable(module, metadata, path=Path(path).resolve())
