@@ -190,6 +190,12 @@ class KernelFunction:
         _check_level(level)
         return _Binding(self._signature, args, kwargs).run(self._function, level)
 
+    def arguments(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Return the complete list of ready arguments that a call would pass, fully validated."""
+        ready: list[Any] = []
+        _Binding(self._signature, args, kwargs).run(lambda *all_: ready.extend(all_), "full")
+        return ready
+
     def __repr__(self) -> str:
         names = ", ".join(self._signature.names)
         return f"<KernelFunction {self.name}({names})>"
