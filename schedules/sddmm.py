@@ -7,14 +7,19 @@ in the pattern form.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import scipy.sparse as sp
+from tvm.s_tir import Schedule
 from tvm.script import sparse as S
 
 from ..ir import SparseFunc
+from ..runtime import Executable
+from ._build import build_default, specialized
 from ._types import check_index_dtype, result_dtype
 
-__all__ = ["program", "reference"]
+__all__ = ["build", "program", "reference", "space"]
 
 
 def program(
@@ -122,6 +127,47 @@ def _scaled(dtype: str, index_dtype: str, out: str, size) -> SparseFunc:
             )
 
     return sddmm
+
+
+def build(
+    target: Any = "llvm",
+    features: int | None = None,
+    dtype: str = "float32",
+    index_dtype: str = "int32",
+    out_dtype: str | None = None,
+    scaled: bool = False,
+) -> Executable:
+    """Compile the operator with its default schedule.
+
+    Parameters
+    ----------
+    target : str, dict or tvm.target.Target
+        The CPU; the host's by default.
+    features : int, optional
+        Feature width to compile for; symbolic by default.
+    dtype, index_dtype, out_dtype, scaled
+        As in :func:`program`.
+
+    Returns
+    -------
+    Executable
+        The kernel; parameters as those of :func:`program`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not supported.
+    """
+    from .cpu import sddmm as cpu  # noqa: PLC0415 (schedules load with the first build)
+
+    return build_default(specialized(program(dtype, index_dtype, out_dtype, scaled), features), cpu, target)
+
+
+def space(schedule: Schedule, target: Any = None) -> list[Schedule]:
+    """Return the variants of a stage-III schedule that tuning chooses from."""
+    from .cpu import sddmm as cpu  # noqa: PLC0415
+
+    return cpu.space(schedule, target=target)
 
 
 def reference(

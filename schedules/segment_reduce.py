@@ -7,14 +7,19 @@ value of the dtype) with ``empty="identity"``.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tvm.tirx
+from tvm.s_tir import Schedule
 from tvm.script import sparse as S
 
 from ..ir import SparseFunc
+from ..runtime import Executable
+from ._build import build_default, specialized
 from ._types import FLOATS, check_index_dtype, result_dtype
 
-__all__ = ["OPERATIONS", "program", "reference"]
+__all__ = ["OPERATIONS", "build", "program", "reference", "space"]
 
 OPERATIONS = ("sum", "mean", "max", "min")
 
@@ -146,6 +151,49 @@ def _extremum(
             Y[i, k] = S.if_then_else(P[i + 1] > P[i], BEST[i, k], absent)
 
     return segment_extremum.with_attr("global_symbol", name)
+
+
+def build(
+    target: Any = "llvm",
+    operation: str = "sum",
+    features: int | None = None,
+    dtype: str = "float32",
+    index_dtype: str = "int32",
+    out_dtype: str | None = None,
+    empty: str = "zero",
+) -> Executable:
+    """Compile the operator with its default schedule.
+
+    Parameters
+    ----------
+    target : str, dict or tvm.target.Target
+        The CPU; the host's by default.
+    features : int, optional
+        Feature width to compile for; symbolic by default.
+    operation, dtype, index_dtype, out_dtype, empty
+        As in :func:`program`.
+
+    Returns
+    -------
+    Executable
+        The kernel; parameters as those of :func:`program`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not supported.
+    """
+    from .cpu import segment_reduce as cpu  # noqa: PLC0415 (schedules load with the first build)
+
+    return build_default(specialized(program(operation, dtype, index_dtype, out_dtype, empty), features), cpu, target)
+
+
+def space(schedule: Schedule, target: Any = None) -> list[Schedule]:
+    """Return the variants of a stage-III schedule that tuning chooses from."""
+    from .cpu import segment_reduce as cpu  # noqa: PLC0415
+
+    (name,) = [v.name_hint for v in schedule.mod.functions]
+    return cpu.space(schedule, target=target, name=name)
 
 
 def reference(

@@ -175,18 +175,25 @@ class KernelFunction:
         self.validate = validate
         self._function = function
         self._signature = _Signature(name, metadata)
-        self._ready_check = self._signature.ready_check()
+        self._is_ready = self._signature.ready_check()
+        self._completions = {
+            len(given): self._signature.completion(given)
+            for given in (self._signature.inputs, [p["name"] for p in self._signature.buffers])
+        }
 
     def __call__(self, *args: Any, validate: str | None = None, **kwargs: Any) -> Any:
         """Run the kernel."""
         level = validate or self.validate
-        if not kwargs and level == "cheap" and self._ready_check(args):
-            try:
-                self._function(*args)
-            except (TypeError, ValueError, BufferError):
-                pass  # refused before anything was written; the binding repairs or explains
-            else:
-                return self._signature.results(args)
+        if not kwargs and level == "cheap":
+            complete = self._completions.get(len(args))
+            ready = args if complete is None else complete(args)
+            if ready is not None and self._is_ready(ready):
+                try:
+                    self._function(*ready)
+                except (TypeError, ValueError, BufferError):
+                    pass  # refused before anything was written; the binding repairs or explains
+                else:
+                    return self._signature.results(ready)
         _check_level(level)
         return _Binding(self._signature, args, kwargs).run(self._function, level)
 
@@ -243,6 +250,56 @@ class _Signature:
     def sparse_axes(self, name: str) -> list[dict]:
         """Axes metadata of a buffer parameter."""
         return [self.axes[axis] for axis in self.by_name[name].get("axes", [])]
+
+    def completion(self, given: Sequence[str]) -> Callable[[Sequence[Any]], list | None] | None:
+        """Return what extends ready arrays for the parameters `given` to a full argument list.
+
+        None when some size can't be read off one extent of a given array.
+        """
+        sources = {}
+        for name in self.scalars:
+            for position, parameter in enumerate(given):
+                for axis, extent in enumerate(self.shapes[parameter]):
+                    if extent.symbols == (name,) and extent.solve(0, {}) is not None:
+                        offset = extent.evaluate({name: 0})
+                        if extent.evaluate({name: 1}) - offset == 1 and name not in sources:
+                            sources[name] = (position, axis, offset)
+        open_buffers = [p["name"] for p in self.buffers if p["name"] not in given]
+        if len(sources) < len(self.scalars) or not set(open_buffers) <= set(self.outputs):
+            return None
+        reads = [(self.position[name], *sources[name]) for name in self.scalars]
+        places = [self.position[name] for name in given]
+        allocations = [
+            (self.position[name], self.shapes[name], self.by_name[name]["dtype"])
+            for name in open_buffers
+        ]
+        names = [(name, self.position[name]) for name in self.scalars]
+        count = len(self.parameters)
+
+        def complete(args: Sequence[Any]) -> list | None:
+            full: list[Any] = [None] * count
+            for place, value in zip(places, args):
+                if type(value) is not np.ndarray and (
+                    is_sparse_matrix(value) or not hasattr(value, "shape")
+                ):
+                    return None
+                full[place] = value
+            try:
+                for place, position, axis, offset in reads:
+                    full[place] = int(args[position].shape[axis]) - offset
+            except IndexError:
+                return None
+            if allocations:
+                framework = framework_of(args)
+                sizes = {name: full[place] for name, place in names}
+                for place, shape, dtype in allocations:
+                    extents = [extent.evaluate(sizes) for extent in shape]
+                    if min(extents, default=1) < 0:
+                        return None
+                    full[place] = allocate(framework, extents, dtype)
+            return full
+
+        return complete
 
     def ready_check(self) -> Callable[[Sequence[Any]], bool]:
         """Return a check that a full argument list needs no binding before the compiled checks.

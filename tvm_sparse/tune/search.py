@@ -1,0 +1,390 @@
+"""Tune a program on real inputs: MetaSchedule over a stage-III space.
+
+Comes in: a stage-I program, a space (a function that applies sampling primitives to a stock schedule) and
+the arrays of a call. Goes out: a compiled kernel, the schedule it came from, and a report. Everything
+measured is kept in ``work_dir``, so that a later run with the same program and sparsity goes on there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.ir import IRModule
+from tvm.ir.utils import derived_object
+from tvm.s_tir import meta_schedule as ms
+
+from ..ir import SparseFunc
+from ..runtime import Executable, compile, get_num_threads, lower, resolve_target, set_num_threads
+from .fingerprint import fingerprint
+from .postprocessors import RewriteReductionInit
+from .runner import MeasureOptions, SavedArguments, make_builder, make_runner
+
+__all__ = ["Space", "TuningError", "TuningResult", "tune"]
+
+Space = Callable[[tvm.s_tir.Schedule], None]
+
+FINGERPRINT_ATTR = "tvm_sparse.fingerprint"
+
+
+class TuningError(RuntimeError):
+    """No candidate could be built and measured; carries the first underlying error."""
+
+
+@dataclass
+class TuningResult:
+    """What tuning found.
+
+    Attributes
+    ----------
+    executable : Executable
+        The fastest kernel: the tuned one, or the default where tuning found nothing faster.
+    schedule : tvm.s_tir.Schedule, optional
+        The schedule of the tuned kernel, ``None`` where the default was kept.
+    seconds, default_seconds : float
+        Median time of a call of either kernel on the inputs, measured interleaved.
+    trials, failures : int
+        Candidates measured, in this run and in earlier ones in the same folder, and how many failed.
+    work_dir : pathlib.Path
+        Holds database and log.
+    """
+
+    executable: Executable
+    schedule: tvm.s_tir.Schedule | None
+    seconds: float
+    default_seconds: float
+    trials: int
+    failures: int
+    work_dir: Path
+    errors: list[str] = field(default_factory=list)
+
+
+def tune(
+    program: SparseFunc,
+    inputs: Mapping[str, Any],
+    target: Any = "llvm",
+    max_trials: int = 64,
+    work_dir: str | os.PathLike | None = None,
+    *,
+    space: Space | None = None,
+    default: Executable | None = None,
+    options: MeasureOptions = MeasureOptions(),
+    seed: int = 0,
+    on_progress: Callable[[int, int, float | None], None] | None = None,
+) -> TuningResult:
+    """Search a schedule space of a program on the arrays that it will run on.
+
+    Parameters
+    ----------
+    program : SparseFunc
+        The program.
+    inputs : dict
+        The arguments of a call, by parameter name, as :class:`Executable` takes them; a SciPy matrix
+        stands for its values and index arrays.
+    target : str, dict or tvm.target.Target
+        As for :func:`tvm_sparse.compile`; only CPUs.
+    max_trials : int
+        Candidates to measure, those found in `work_dir` included.
+    work_dir : path-like, optional
+        Folder for database and log; a new temporary one by default.
+    space : callable, optional
+        ``space(schedule)`` applies primitives, sampling ones among them, to the stage-III schedule. By
+        default that of the operator of the same name.
+    default : Executable, optional
+        The kernel to beat; by default the operator's, or the unscheduled program.
+    options : MeasureOptions
+        How candidates are timed.
+    seed : int
+        Seed of the search.
+    on_progress : callable, optional
+        Called with ``(measured, max_trials, best seconds or None)`` after every batch.
+
+    Returns
+    -------
+    TuningResult
+        Never slower than the default on these inputs, and checked against it.
+
+    Raises
+    ------
+    TuningError
+        If every candidate fails; carries the first underlying error and the folder of the log.
+    ValueError
+        If there is no space for the program, or an argument does not fit it.
+    """
+    if max_trials < 1:
+        raise ValueError(f"max_trials: expected at least 1, found {max_trials}")
+    chosen_space, default = _resolve(program, space, default, target)
+    folder = Path(work_dir) if work_dir is not None else Path(tempfile.mkdtemp(prefix="tvm_sparse_"))
+    folder.mkdir(parents=True, exist_ok=True)
+    threads = options.num_threads or get_num_threads()
+    options = MeasureOptions(**{**options.__dict__, "num_threads": threads})
+
+    # 1. The arguments, with the default kernel's results among them.
+    function = default[program.name]
+    arguments = [_as_array(a) for a in function.arguments(**inputs)]
+    outputs = [k for k, arg in enumerate(function.metadata["args"]) if arg.get("role") == "output"]
+    saved = SavedArguments(folder / "arguments.npz")
+    saved.save(arguments, outputs)
+
+    # 2. The program with these sizes, which MetaSchedule's records are about.
+    module = _bind_sizes(program, function.metadata, arguments)
+    database = ms.database.JSONDatabase(work_dir=str(folder))
+    workload = database.commit_workload(module)
+
+    # 3. Search.
+    progress = _Progress(max_trials, len(database.get_top_k(workload, 1 << 20)), on_progress)
+    remaining = max_trials - progress.measured
+    if remaining > 0:
+        with _quiet(folder):
+            _search(module, chosen_space, resolve_target(target), remaining, folder, database,
+                    progress, saved, options, seed)
+    record = _best_record(database, workload)
+    if record is None:
+        first = progress.errors[0] if progress.errors else "no candidate was generated"
+        raise TuningError(
+            f"all {progress.measured} candidates of {program.name} failed; the first error was:\n"
+            f"{first}\nlog: {folder / 'logs'}"
+        )
+
+    # 4. Compile the best one for every matrix again, check and time it against the default.
+    schedule = _replay(record, program, function.metadata, arguments)
+    tuned = compile(schedule, target)
+    seconds, default_seconds = _compare(tuned, default, program.name, arguments, outputs, options)
+    keep = seconds <= default_seconds
+    return TuningResult(
+        executable=tuned if keep else default,
+        schedule=schedule if keep else None,
+        seconds=min(seconds, default_seconds),
+        default_seconds=default_seconds,
+        trials=progress.measured,
+        failures=progress.failures,
+        work_dir=folder,
+        errors=progress.errors,
+    )
+
+
+def _resolve(program, space, default, target) -> tuple[Space, Executable]:
+    from .. import schedules  # noqa: PLC0415 (the operator library sits beside)
+
+    operator = schedules.find(program.name)
+    if space is None:
+        if operator is None:
+            raise ValueError(
+                f"space: no default space for a program named {program.name!r}; give one"
+            )
+        space = operator.space
+    if default is None:
+        default = schedules.compile_default(program, target)
+    return space, default
+
+
+def _bind_sizes(program: SparseFunc, metadata: dict, arguments: list) -> IRModule:
+    """Lower the program for exactly these inputs; its fingerprint tells two patterns apart."""
+    scalars = {
+        arg["name"]: int(value)
+        for arg, value in zip(metadata["args"], arguments)
+        if arg["kind"] == "scalar"
+    }
+    lowered = lower(program.specialize(scalars))
+    (func,) = lowered.functions.values()
+    structure = [
+        value for arg, value in zip(metadata["args"], arguments) if arg.get("index_of") is not None
+    ]
+    func = func.with_attr(FINGERPRINT_ATTR, fingerprint(structure))
+    return IRModule({"main": func.with_attr("global_symbol", "main")})
+
+
+def _search(module, space, target, trials, folder, database, progress, saved, options, seed):
+    cores = os.cpu_count() or 1
+    attrs = {"kind": target.kind.name, **dict(target.attrs), "num-cores": cores}
+    context = ms.TuneContext(
+        mod=module,
+        target=tvm.target.Target(attrs),
+        space_generator=ms.space_generator.ScheduleFn(
+            lambda schedule: _apply(space, schedule),
+            sch_rules=[],
+            postprocs=[RewriteReductionInit()],
+            mutator_probs={ms.mutator.MutateTileSize(): 0.9, ms.mutator.MutateUnroll(): 0.1},
+        ),
+        search_strategy=ms.search_strategy.EvolutionarySearch(
+            population_size=64,
+            init_measured_ratio=0.2,
+            init_min_unmeasured=8,
+            max_fail_count=5,
+            genetic_num_iters=2,
+            genetic_max_fail_count=5,
+        ),
+        task_name="main",
+        rand_state=seed + 1,
+        num_threads=cores,
+        logger=logging.getLogger(_LOGGER),
+    ).clone()
+    ms.tune.tune_tasks(
+        tasks=[context],
+        task_weights=[1.0],
+        work_dir=str(folder),
+        max_trials_global=trials,
+        num_trials_per_iter=min(8, trials),
+        builder=make_builder(options),
+        runner=make_runner(saved, options),
+        database=database,
+        cost_model=ms.cost_model.XGBModel(num_warmup_samples=16, num_tuning_cores=cores),
+        measure_callbacks=[ms.measure_callback.AddToDatabase(), progress,
+                           ms.measure_callback.UpdateCostModel(),
+                           ms.measure_callback.RemoveBuildArtifact()],
+    )
+
+
+def _apply(space: Space, schedule: tvm.s_tir.Schedule) -> None:
+    space(schedule)
+
+
+def _best_record(database, workload):
+    for record in database.get_top_k(workload, 1):
+        if record.run_secs and float(record.run_secs[0]) < 1e9:
+            return record
+    return None
+
+
+def _replay(record, program: SparseFunc, metadata: dict, arguments: list) -> tvm.s_tir.Schedule:
+    """Apply the best trace to the program with symbolic sizes, where it has a meaning there."""
+    symbolic = lower(program)
+    (func,) = symbolic.functions.values()
+    try:
+        schedule = tvm.s_tir.Schedule(symbolic)
+        schedule.work_on(next(iter(symbolic.functions.keys())).name_hint)
+        record.trace.apply_to_schedule(schedule, remove_postproc=True)
+        return schedule
+    except Exception:  # noqa: BLE001 (a decision may need constant extents)
+        del func
+    scalars = {
+        arg["name"]: int(value)
+        for arg, value in zip(metadata["args"], arguments)
+        if arg["kind"] == "scalar"
+    }
+    fixed = lower(program.specialize(scalars))
+    schedule = tvm.s_tir.Schedule(fixed)
+    schedule.work_on(next(iter(fixed.functions.keys())).name_hint)
+    record.trace.apply_to_schedule(schedule, remove_postproc=True)
+    return schedule
+
+
+def _compare(tuned, default, name, arguments, outputs, options) -> tuple[float, float]:
+    """Check the tuned kernel against the default and time both, interleaved."""
+    kernels = [tuned[name], default[name]]
+    calls = []
+    for kernel in kernels:
+        taken = {arg["name"] for arg in kernel.metadata["args"]}
+        named = {
+            arg["name"]: value
+            for arg, value in zip(default[name].metadata["args"], arguments)
+            if arg["name"] in taken
+        }
+        for k in outputs:
+            key = default[name].metadata["args"][k]["name"]
+            named[key] = np.full_like(arguments[k], _nan(arguments[k].dtype))
+        ready = kernel.arguments(**named)
+        calls.append((kernel, ready, [named[default[name].metadata["args"][k]["name"]]
+                                      for k in outputs]))
+    with _threads(options.num_threads):
+        for kernel, ready, _ in calls:
+            kernel(*ready)
+        for got, want in zip(calls[0][2], calls[1][2]):
+            _check_equal(got, want, options.rtol)
+        samples: list[list[float]] = [[], []]
+        for _ in range(9):
+            for k, (kernel, ready, _) in enumerate(calls):
+                samples[k].append(_time(kernel, ready, options.min_repeat_ms * 1e-3 / 2))
+    return float(np.median(samples[0])), float(np.median(samples[1]))
+
+
+def _check_equal(got: np.ndarray, want: np.ndarray, rtol: float) -> None:
+    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    scale = np.abs(want[np.isfinite(want)]).max(initial=0.0)
+    if not np.allclose(got, want, rtol=0, atol=rtol * scale + 1e-30, equal_nan=True):
+        raise TuningError("the tuned kernel's result differs from the default kernel's")
+
+
+def _time(kernel, ready, least: float) -> float:
+    kernel(*ready)
+    count, begin = 0, time.perf_counter()
+    while True:
+        kernel(*ready)
+        count += 1
+        elapsed = time.perf_counter() - begin
+        if elapsed >= least:
+            return elapsed / count
+
+
+def _nan(dtype: np.dtype):
+    return np.nan if dtype.kind == "f" or str(dtype) == "bfloat16" else 77
+
+
+def _as_array(value):
+    return value.numpy() if hasattr(value, "numpy") else (
+        np.from_dlpack(value) if hasattr(value, "__dlpack__") else value
+    )
+
+
+@contextlib.contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    before = get_num_threads()
+    set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        set_num_threads(before)
+
+
+_LOGGER = "tvm.s_tir.meta_schedule"
+
+
+@contextlib.contextmanager
+def _quiet(folder: Path) -> Iterator[None]:
+    """Send MetaSchedule's log to a file instead of the terminal."""
+    logger = logging.getLogger(_LOGGER)
+    (folder / "logs").mkdir(exist_ok=True)
+    handler = logging.FileHandler(folder / "logs" / "tuning.log")
+    handler.setFormatter(logging.Formatter("%(asctime)s [%(levelname)s] %(message)s"))
+    state = (logger.handlers[:], logger.propagate, logger.level)
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        logger.handlers, logger.propagate = state[0], state[1]
+        logger.setLevel(state[2])
+        handler.close()
+
+
+@derived_object
+class _Progress(ms.measure_callback.PyMeasureCallback):
+    """Counts candidates, keeps the errors, and reports."""
+
+    def __init__(self, total: int, measured: int, report) -> None:
+        super().__init__()
+        self.total, self.measured, self.failures = total, measured, 0
+        self.errors: list[str] = []
+        self.best: float | None = None
+        self.report = report
+
+    def apply(self, task_scheduler, task_id, candidates, builds, runs) -> None:
+        for build, run in zip(builds, runs):
+            self.measured += 1
+            if run.run_secs:
+                seconds = min(float(s) for s in run.run_secs)
+                self.best = seconds if self.best is None else min(self.best, seconds)
+            else:
+                self.failures += 1
+                self.errors.append(str(build.error_msg or run.error_msg))
+        if self.report is not None:
+            self.report(self.measured, self.total, self.best)
