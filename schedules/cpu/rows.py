@@ -2,46 +2,50 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import tvm
 import tvm_ffi
-from tvm import s_tir
-from tvm.target import Target
+from tvm import s_tir, tirx
 
-from .vectors import vector_lanes, vectorize_groups
+from .tiles import RowTile
+from .vectors import vectorize_groups
 
-__all__ = ["RowTile", "share_rows", "tile_row"]
+__all__ = ["row_and_entry_blocks", "share_rows", "tile_row"]
 
 
-@dataclass(frozen=True)
-class RowTile:
-    """Part of one row of a dense result that is computed at once.
+def row_and_entry_blocks(
+    sch: s_tir.Schedule, name: str
+) -> tuple[s_tir.schedule.SBlockRV, s_tir.schedule.SBlockRV]:
+    """Return the two blocks of a sparse iteration over rows and their entries.
 
     Parameters
     ----------
-    width : int
-        Features of a tile, `lanes` times a power of two. They stay in registers while all entries of the
-        row are added, so ``width // lanes`` must be below the number of vector registers.
-    lanes : int
-        Features of a vector.
+    sch : tvm.s_tir.Schedule
+        Holds the iteration in any of its functions.
+    name : str
+        Name of the iteration.
+
+    Returns
+    -------
+    tuple of SBlockRV
+        The blocks ``<name>_0``, one instance a row, and ``<name>_1`` inside it.
+
+    Raises
+    ------
+    ValueError
+        If no function holds them.
     """
+    wanted = f"{name}_1"
+    for var, func in sch.mod.functions.items():
+        if wanted in _block_names(func):
+            function = var.name_hint
+            return sch.get_sblock(f"{name}_0", function), sch.get_sblock(wanted, function)
+    raise ValueError(f"name: expected a sparse iteration of the schedule, found {name!r}")
 
-    width: int
-    lanes: int
 
-    def __post_init__(self) -> None:
-        vectors = self.width // self.lanes
-        if self.width % self.lanes or vectors & (vectors - 1):
-            raise ValueError(
-                f"width: expected lanes times a power of two, found {self.width} with {self.lanes} lanes"
-            )
-
-    @staticmethod
-    def of_target(target: Target | str | dict | None, bits: int = 32) -> RowTile:
-        """Return the default tile: eight vectors of the target."""
-        lanes = vector_lanes(target, bits)
-        return RowTile(width=8 * lanes, lanes=lanes)
+def _block_names(func: tirx.PrimFunc) -> list[str]:
+    names: list[str] = []
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, lambda block: names.append(block.name_hint)))
+    return names
 
 
 def share_rows(
@@ -76,7 +80,8 @@ def tile_row(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, tile: RowTile)
         for j, k in T.grid(entries, f):         for k0 in range(ceildiv(f, width)):
             C[i, k] += A[j] * B[col[j], k]          for v in vectors: acc[v] = 0
                                                     for j in range(entries):
-                                                        for v in vectors: acc[v] += A[j] * B[col[j], ..]
+                                                        for v in vectors:
+                                                            acc[v] += A[j] * B[col[j], ..]
                                                     for v in vectors: C[i, ..] = acc[v]
 
     Parameters

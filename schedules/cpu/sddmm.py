@@ -5,7 +5,8 @@ from __future__ import annotations
 from tvm import s_tir
 from tvm.target import Target
 
-from .rows import RowTile, share_rows
+from .rows import row_and_entry_blocks, share_rows
+from .tiles import RowTile
 from .vectors import reduce_lanes, vector_lanes, vectorize_groups
 
 __all__ = ["schedule", "space"]
@@ -25,8 +26,8 @@ def schedule(
     sch : tvm.s_tir.Schedule
         Holds the sparse iteration `name` over rows, entries and features, the features reduced.
     tile : RowTile, optional
-        Features that one step of a dot product takes, and so the number of accumulators; by default four
-        vectors of the target.
+        Features that one step of a dot product takes, and so the number of accumulators; by
+        default four vectors of the target.
     target : tvm.target.Target, str, dict or None
         The CPU to schedule for.
     name : str
@@ -35,19 +36,23 @@ def schedule(
     if tile is None:
         lanes = vector_lanes(target)
         tile = RowTile(width=4 * lanes, lanes=lanes)
-    rows, block = sch.get_sblock(f"{name}_0"), sch.get_sblock(f"{name}_1")
+    rows, block = row_and_entry_blocks(sch, name)
     (row,) = sch.get_loops(rows)
     _, feature = sch.get_loops(block)
 
-    # 1. Partial sums: one for each feature of a tile, then half as many, down to two.
+    # 1. Results indexed by the entry of the row, not by its position in the matrix: the compiler
+    #    sees that one of them is alive at a time.
+    write = sch.reindex_cache_write(block, 0, "global", lambda entry, _feature: [entry])
+
+    # 2. Partial sums: one for each feature of a tile, then half as many, down to two.
     _, inner = sch.split(feature, [None, tile.width])
     partial = [sch.rfactor(inner, 1)]
     partial += reduce_lanes(sch, block, tile.width, 1)
 
-    # 2. One loop over the entries of a row.
-    entry = sch.merge(*[sch.get_loops(part)[0] for part in [*partial, block]])
+    # 3. One loop over the entries of a row.
+    entry = sch.merge(*[sch.get_loops(part)[0] for part in [*partial, block, write]])
 
-    # 3. Vectors.
+    # 4. Vectors.
     for part in partial:
         _, steps, lane = sch.get_loops(part)
         vectorize_groups(sch, lane, tile.lanes)
@@ -60,12 +65,6 @@ def schedule(
     last = sch.get_loops(block)[-1]
     sch.unroll(last)
     sch.decompose_reduction(block, last)
-
-    # 4. Partial sums live for one entry: drop the position of the entry from their index.
-    for part in partial:
-        sch.transform_layout(
-            part, ("write", 0), lambda _entry, lane: [lane], assume_injective_transform=True
-        )
     share_rows(sch, row, entry)
 
 

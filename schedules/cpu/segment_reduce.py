@@ -6,7 +6,7 @@ from tvm import s_tir
 from tvm.target import Target
 
 from . import spmm
-from .rows import RowTile
+from .tiles import RowTile
 
 __all__ = ["schedule", "space"]
 

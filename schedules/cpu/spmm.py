@@ -5,7 +5,8 @@ from __future__ import annotations
 from tvm import s_tir
 from tvm.target import Target
 
-from .rows import RowTile, share_rows, tile_row
+from .rows import row_and_entry_blocks, share_rows, tile_row
+from .tiles import RowTile
 
 __all__ = ["schedule", "space"]
 
@@ -37,7 +38,7 @@ def schedule(
     >>> sch = tvm_sparse.SparseSchedule(spmm.program()).lower()  # doctest: +SKIP
     >>> spmm.cpu.schedule(sch, target="llvm")  # doctest: +SKIP
     """
-    rows, block = sch.get_sblock(f"{name}_0"), sch.get_sblock(f"{name}_1")
+    rows, block = row_and_entry_blocks(sch, name)
     (row,) = sch.get_loops(rows)
     entry, _ = sch.get_loops(block)
     tile_row(sch, block, tile or RowTile.of_target(target, _bits(sch, block)))
@@ -51,7 +52,7 @@ def space(
     name: str = "spmm",
 ) -> list[s_tir.Schedule]:
     """Return the variants that differ in the width of a tile, from two vectors to sixteen."""
-    lanes = RowTile.of_target(target, _bits(sch, sch.get_sblock(f"{name}_1"))).lanes
+    lanes = RowTile.of_target(target, _bits(sch, row_and_entry_blocks(sch, name)[1])).lanes
     variants = []
     for vectors in (2, 4, 8, 16):
         variant = sch.copy()
@@ -62,4 +63,4 @@ def space(
 
 def _bits(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> int:
     """Width of a value of the result."""
-    return int(sch.get(block).writes[0].buffer.dtype.bits)
+    return int(sch.get(block).writes[0].source.dtype.bits)

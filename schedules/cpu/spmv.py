@@ -1,39 +1,15 @@
-"""SpMV on a CPU: rows shared by entries, each summed in a few short vectors of gathered products."""
+"""SpMV on a CPU: rows shared by entries, each summed in short vectors of gathered products."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from tvm import s_tir
 from tvm.target import Target
 
-from .rows import share_rows
+from .rows import row_and_entry_blocks, share_rows
+from .tiles import EntryTile
 from .vectors import reduce_lanes, vectorize_groups
 
-__all__ = ["EntryTile", "schedule", "space"]
-
-
-@dataclass(frozen=True)
-class EntryTile:
-    """Entries of one row that are taken at once.
-
-    Parameters
-    ----------
-    width : int
-        Number of partial sums, `lanes` times a power of two.
-    lanes : int
-        Entries of a vector. Few: most rows are short, and the gathered operand is loaded lane by lane.
-    """
-
-    width: int = 8
-    lanes: int = 4
-
-    def __post_init__(self) -> None:
-        vectors = self.width // self.lanes
-        if self.width % self.lanes or vectors & (vectors - 1):
-            raise ValueError(
-                f"width: expected lanes times a power of two, found {self.width} with {self.lanes} lanes"
-            )
+__all__ = ["schedule", "space"]
 
 
 def schedule(
@@ -58,7 +34,7 @@ def schedule(
     """
     del target  # The same tile is best with every vector width measured.
     tile = tile or EntryTile()
-    rows, block = sch.get_sblock(f"{name}_0"), sch.get_sblock(f"{name}_1")
+    rows, block = row_and_entry_blocks(sch, name)
     (row,) = sch.get_loops(rows)
     (entry,) = sch.get_loops(block)
     share_rows(sch, row, entry)

@@ -1,9 +1,9 @@
 """Share the rows of a parallel loop between tasks by stored entries, not by count.
 
-A schedule marks its parallel row loop with ``"tvm_sparse.balance"``, the name of the row pointer array. Once
-blocks are loops, this pass turns such a loop into one over a few tasks; each finds its first and last row by
-binary search in the row pointers, so that all tasks hold about the same number of entries and rows. Work too
-small to pay for waking the other threads runs serially.
+A schedule marks its parallel row loop with ``"tvm_sparse.balance"``, the name of the row pointer
+array. Once blocks are loops, this pass turns such a loop into one over a few tasks; each finds its
+first and last row by binary search in the row pointers, so that all tasks hold about the same
+number of entries and rows. Work too small to pay for waking the other threads runs serially.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ BALANCE = "tvm_sparse.balance"
 class Grain:
     """When to run in parallel, and in how many tasks.
 
-    Work is counted in inner-loop steps: each stored entry and each row costs as many as the loops inside
-    it of known extent, plus ``overhead``.
+    Work is counted in inner-loop steps: each stored entry and each row costs as many as the loops
+    inside it of known extent, plus ``overhead``.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Grain:
     overhead : int
         Steps that an entry or a row costs besides its inner loops.
     multiple : int
-        The number of tasks is a multiple of this, so that contiguous shares of few threads are equal.
+        The number of tasks is a multiple of this, so that few threads get equal shares.
     most_tasks : int
         Largest number of tasks.
     """
@@ -72,8 +72,8 @@ def BalanceRows(grain: Grain = Grain()) -> tvm.transform.Pass:
                 for i in range(first_row(task), first_row(task + 1)):
                     row(i)
 
-    The split is the one-dimensional form of merge-path partitioning (Merrill and Garland, "Merge-based
-    parallel sparse matrix-vector multiplication", SC 2016), kept to whole rows.
+    The split is that of merge-path partitioning (Merrill and Garland, "Merge-based parallel sparse
+    matrix-vector multiplication", SC 2016), kept to whole rows.
 
     Examples
     --------
@@ -164,7 +164,7 @@ def _find_indptr(loop: tirx.For, name: str) -> tirx.Buffer | None:
 
 
 def _number_of_tasks(work, grain: Grain):
-    """A multiple of ``grain.multiple`` tasks of about ``grain.steps``, so that threads get equal shares."""
+    """As many tasks as give each about ``grain.steps``, a multiple of ``grain.multiple``."""
     groups = work // (grain.steps * grain.multiple) + 1
     most = tirx.IntImm("int64", grain.most_tasks // grain.multiple)
     return tirx.min(groups, most) * grain.multiple

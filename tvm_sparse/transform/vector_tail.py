@@ -1,9 +1,10 @@
 """Peel the last, partial tile of a vectorised loop into narrower tiles and one masked vector.
 
-A tile loop over a symbolic extent carries a predicate that would turn every vector of the tile into scalar
-code. This pass takes loops that a schedule annotated with ``"tvm_sparse.tail"`` (its value is the number of
-vector lanes), after blocks became loops and before TVM vectorises, and gives back full tiles without a
-predicate, followed by tiles of half the width each at most once, and one masked vector for what is left.
+A tile loop over a symbolic extent carries a predicate that would turn every vector of the tile
+into scalar code. This pass takes loops that a schedule annotated with ``"tvm_sparse.tail"`` (its
+value is the number of vector lanes), after blocks became loops and before TVM vectorises, and
+gives back full tiles without a predicate, then tiles of half the width, a quarter and so on, each
+at most once, and one masked vector for what is left.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.sym import Analyzer, detect_linear_equation
+from tvm.sym import Analyzer
 
 TAIL = "tvm_sparse.tail"
 
@@ -150,12 +151,12 @@ def _tile_guard(loop: tirx.For):
     """Return the width of a tile and the extent that its predicate tests, or None."""
     width, extent = None, None
     for guard in _guards(loop.body, loop.loop_var):
-        linear = detect_linear_equation(guard.a, [loop.loop_var])
-        if len(linear) != 2 or not isinstance(linear[0], tirx.IntImm):
+        stride = _stride(guard.a, loop.loop_var)
+        if stride is None:
             return None
         if width is None:
-            width, extent = int(linear[0]), guard.b
-        if int(linear[0]) != width or not tvm_ffi.structural_equal(guard.b, extent):
+            width, extent = stride, guard.b
+        if stride != width or not tvm_ffi.structural_equal(guard.b, extent):
             return None
     return None if width is None else (width, extent)
 
@@ -171,10 +172,8 @@ def _narrow(body: tirx.Stmt, loop: tirx.For, width: int, piece: int) -> tirx.Stm
     """Shorten the loop that cuts a tile of ``width`` into groups, so that it covers ``piece``."""
     strides = {}
     for guard in _guards(loop.body, loop.loop_var):
-        inner = _variables(guard.a)
-        linear = detect_linear_equation(guard.a, inner)
-        for variable, stride in zip(inner, linear[:-1]):
-            strides[variable] = int(stride)
+        for variable in _variables(guard.a):
+            strides[variable] = _stride(guard.a, variable)
 
     def rewrite(stmt: tirx.For) -> tirx.Stmt:
         stride = strides.get(stmt.loop_var)
@@ -191,15 +190,53 @@ def _narrow(body: tirx.Stmt, loop: tirx.For, width: int, piece: int) -> tirx.Stm
 
 
 def _rebase(body: tirx.Stmt, var: tirx.Var, width: int, base) -> tirx.Stmt | None:
-    """Replace ``var * width`` by ``base``; None where the variable is used otherwise."""
+    """Move a tile to ``base``: indices linear in ``var * width`` get it; None where one is not."""
+    refused = []
 
-    def rewrite(expr: tirx.Mul):
-        if expr.a.same_as(var) and isinstance(expr.b, tirx.IntImm) and int(expr.b) % width == 0:
-            return base * (int(expr.b) // width)
-        return expr
+    def moved(expr):
+        if not _uses(expr, var):
+            return expr
+        stride = _stride(expr, var)
+        if stride is None or stride % width:
+            refused.append(expr)
+            return expr
+        return _at(expr, var, 0) + (base * (stride // width)).astype(_dtype(expr))
 
-    body = tvm_ffi.structural_map(body, (tirx.Mul, rewrite))
-    return None if _uses(body, var) else body
+    def load(expr: tvm.ir.TensorLoad):
+        if not any(_uses(index, var) for index in expr.indices):
+            return expr
+        return tirx.BufferLoad(expr.source, [moved(index) for index in expr.indices])
+
+    def store(stmt: tirx.BufferStore) -> tirx.BufferStore:
+        if not any(_uses(index, var) for index in stmt.indices):
+            return stmt
+        return tirx.BufferStore(stmt.buffer, stmt.value, [moved(index) for index in stmt.indices])
+
+    def guard(expr: tirx.LT) -> tirx.LT:
+        return tirx.LT(moved(expr.a), expr.b)
+
+    rules = [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store), (tirx.LT, guard)]
+    body = tvm_ffi.structural_map(body, rules)
+    return None if refused or _uses(body, var) else body
+
+
+def _stride(expr, var: tirx.Var) -> int | None:
+    """The constant by which an integer expression grows with ``var``, or None."""
+    analyzer = Analyzer()
+    values = [_at(expr, var, value) for value in range(3)]
+    steps = [analyzer.simplify(values[1] - values[0]), analyzer.simplify(values[2] - values[1])]
+    if not all(isinstance(step, tirx.IntImm) for step in steps) or int(steps[0]) != int(steps[1]):
+        return None
+    return int(steps[0])
+
+
+def _at(expr, var: tirx.Var, value: int):
+    """The expression with ``var`` replaced by a constant."""
+    constant = tirx.IntImm(_dtype(var), value)
+    replaced = tvm_ffi.structural_map(
+        expr, (tirx.Var, lambda found: constant if found.same_as(var) else found)
+    )
+    return Analyzer().simplify(replaced)
 
 
 def _variables(node) -> list[tirx.Var]:
@@ -239,60 +276,55 @@ def _mask(loop: tirx.For, allocated: list[tirx.Buffer]) -> tirx.Stmt:
 def _masked_store(
     loop: tirx.For, guard: tirx.LT, store: tirx.BufferStore, allocated: list[tirx.Buffer]
 ) -> tirx.Stmt:
-    """Write the store of a predicated vector loop as one vector statement, its first lane always on."""
+    """Write the store of a predicated vector loop as one vector statement; lane 0 is always on."""
     var, lanes = loop.loop_var, int(loop.extent)
     zero, one = tirx.IntImm(_dtype(var), 0), tirx.IntImm(_dtype(var), 1)
-    rest = guard.b - _at_zero(guard.a, var)
-    mask = tirx.Ramp(zero, one, lanes) < tirx.Broadcast(rest, lanes)
-
-    def contiguous(index) -> bool:
-        linear = detect_linear_equation(index, [var])
-        return len(linear) == 2 and isinstance(linear[0], tirx.IntImm) and int(linear[0]) == 1
+    rest = (guard.b - _at(guard.a, var, 0)).astype("int32")
+    mask = tirx.Ramp(tirx.IntImm("int32", 0), tirx.IntImm("int32", 1), lanes) < tirx.Broadcast(
+        rest, lanes
+    )
 
     def load(expr):
-        (index,) = expr.indices
-        if not contiguous(index):
+        *outer, index = expr.indices
+        if any(_uses(position, var) for position in outer):
+            raise _Unmaskable
+        if _stride(index, var) != 1:
             # Lanes that are off repeat the first one: their own index may be anything.
-            first = tirx.Broadcast(_at_zero(index, var), lanes)
-            return tirx.BufferLoad(expr.source, [tirx.Select(mask, vector(index), first)])
-        ramp = tirx.Ramp(_at_zero(index, var), one, lanes)
+            first = tirx.Broadcast(_at(index, var, 0), lanes)
+            gathered = tirx.Select(mask, vector(index), first)
+            return tirx.BufferLoad(expr.source, [*outer, gathered])
+        ramp = tirx.Ramp(_at(index, var, 0), one, lanes)
         if _contains(allocated, expr.source):
-            return tirx.BufferLoad(expr.source, [ramp])
-        return tirx.op.masked_load(f"{expr.source.dtype}x{lanes}", expr.source, ramp, mask)
+            return tirx.BufferLoad(expr.source, [*outer, ramp])
+        dtype = f"{expr.source.dtype}x{lanes}"
+        return tirx.op.masked_load(dtype, expr.source, *outer, ramp, mask)
 
     def vector(expr):
         if not _uses(expr, var):
             return tirx.Broadcast(expr, lanes)
         if expr.same_as(var):
             return tirx.Ramp(zero, one, lanes)
-        if isinstance(expr, tvm.ir.TensorLoad) and len(expr.indices) == 1:
+        if isinstance(expr, tvm.ir.TensorLoad):
             return load(expr)
-        if isinstance(expr, (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min)):
+        if isinstance(expr, (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)):
             return type(expr)(vector(expr.a), vector(expr.b))
         if isinstance(expr, tirx.Cast):
             return tirx.Cast(f"{_dtype(expr)}x{lanes}", vector(expr.value))
         raise _Unmaskable
 
-    if len(store.indices) != 1 or not contiguous(store.indices[0]):
+    *outer, index = store.indices
+    if _stride(index, var) != 1 or any(_uses(position, var) for position in outer):
         raise _Unmaskable
-    ramp, value = tirx.Ramp(_at_zero(store.indices[0], var), one, lanes), vector(store.value)
+    indices = [*outer, tirx.Ramp(_at(index, var, 0), one, lanes)]
+    value = vector(store.value)
     if _contains(allocated, store.buffer):
-        kept = tirx.BufferLoad(store.buffer, [ramp])
-        return tirx.BufferStore(store.buffer, tirx.Select(mask, value, kept), [ramp])
-    return tirx.Evaluate(tirx.op.masked_store(store.buffer, value, ramp, mask))
+        kept = tirx.BufferLoad(store.buffer, indices)
+        return tirx.BufferStore(store.buffer, tirx.Select(mask, value, kept), indices)
+    return tirx.Evaluate(tirx.op.masked_store(store.buffer, value, *indices, mask))
 
 
 def _contains(buffers: list[tirx.Buffer], buffer: tirx.Buffer) -> bool:
     return any(buffer.same_as(other) for other in buffers)
-
-
-def _at_zero(expr, var: tirx.Var):
-    """The expression with ``var`` replaced by zero."""
-    zero = tirx.IntImm(_dtype(var), 0)
-    replaced = tvm_ffi.structural_map(
-        expr, (tirx.Var, lambda found: zero if found.same_as(var) else found)
-    )
-    return Analyzer().simplify(replaced)
 
 
 def _dtype(expr) -> str:
