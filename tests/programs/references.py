@@ -6,6 +6,7 @@ start, in the middle and at the end.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -98,7 +99,7 @@ def _segment_reduce(draw: Draw) -> Case:
     indptr = draw.indptr(draw.counts(draw.rows, 7))
     a = draw.values(int(indptr[-1]))
     wide = a.astype("float64")
-    sums = [wide[b:e].sum() for b, e in zip(indptr[:-1], indptr[1:])]
+    sums = [wide[b:e].sum() for b, e in itertools.pairwise(indptr)]
     return Case(
         {"a": a, "b": np.zeros(draw.rows, "float32"), "indptr": indptr},
         {"n": draw.rows, "width": 7, "nnz": len(a)},
@@ -261,7 +262,7 @@ def _square_sum_two_structures(draw: Draw) -> Case:
 
 
 def _ragged_sums(values: np.ndarray, indptr: np.ndarray) -> np.ndarray:
-    return np.array([values[b:e].sum() for b, e in zip(indptr[:-1], indptr[1:])], "float64")
+    return np.array([values[b:e].sum() for b, e in itertools.pairwise(indptr)], "float64")
 
 
 def _fused_reduction(levels: int):
@@ -339,7 +340,7 @@ def _sparse_softmax(draw: Draw) -> Case:
     indptr, indices = draw.csr(n, n)
     a = draw.values(len(indices)) * 3 + np.float32(200)
     expected = np.zeros(len(a))
-    for begin, end in zip(indptr[:-1], indptr[1:]):
+    for begin, end in itertools.pairwise(indptr):
         if end > begin:
             shifted = np.exp(a[begin:end].astype("float64") - a[begin:end].max())
             expected[begin:end] = shifted / shifted.sum()

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
+
 from tests.execution import Kernel, build, lower, poisoned, stage_two
 from tests.programs.references import REFERENCES, STRUCTURES, Case, Draw
 from tests.programs.scripts import PROGRAMS, SIZES, parse
-
 from tvm_sparse.ir import SparseFunc
 from tvm_sparse.script import from_source
 

@@ -1,7 +1,7 @@
 """Read and write regions of the blocks that lowering makes.
 
-TVM derives them from the accesses. A region may only use what is visible outside of its block, so one
-that depends on the result of a search made inside the block becomes the whole buffer.
+TVM derives them from the accesses. A region may only use what is visible outside of its block, so
+one that depends on the result of a search made inside the block becomes the whole buffer.
 """
 
 from __future__ import annotations
