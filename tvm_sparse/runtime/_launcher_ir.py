@@ -288,7 +288,8 @@ ask_control:
   %pool_threads = load i32, ptr %default.at
   br label %limit
 limit:
-  %asked = phi i32 [ %set_threads, %choose ], [ %openmp_threads, %ask_openmp ], [ %pool_threads, %ask_control ]
+  %asked = phi i32 [ %set_threads, %choose ], [ %openmp_threads, %ask_openmp ],
+                   [ %pool_threads, %ask_control ]
   %too_many = icmp ugt i32 %asked, {max_threads}
   %threads = select i1 %too_many, i32 {max_threads}, i32 %asked
   %alone = icmp ule i32 %threads, 1
@@ -344,7 +345,7 @@ run_serial:
 }}
 
 ; tvm_sparse_launcher(control address) -> launcher address
-define dllexport i32 @__tvm_ffi_tvm_sparse_launcher(ptr %self, ptr %args, i32 %count, ptr %result) {{
+define dllexport i32 @__tvm_ffi_tvm_sparse_launcher(ptr %self, ptr %args, i32 %n, ptr %result) {{
   %control.at = getelementptr i8, ptr %args, i64 8
   %control = load ptr, ptr %control.at
   store ptr %control, ptr @tvm_sparse_control
@@ -359,7 +360,7 @@ _METADATA_SOURCE = """
 @tvm_sparse_metadata_text = internal constant [{size} x i8] c"{text}\\00"
 
 ; tvm_sparse_metadata() -> address of the metadata, a NUL-terminated JSON text in UTF-8
-define dllexport i32 @__tvm_ffi_tvm_sparse_metadata(ptr %self, ptr %args, i32 %count, ptr %result) {{
+define dllexport i32 @__tvm_ffi_tvm_sparse_metadata(ptr %self, ptr %args, i32 %n, ptr %result) {{
   store i32 1, ptr %result
   %value.at = getelementptr i8, ptr %result, i64 8
   store ptr @tvm_sparse_metadata_text, ptr %value.at

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import tvm_ffi
 
@@ -95,8 +96,6 @@ def numpy_dtype(name: str) -> np.dtype:
     try:
         return np.dtype(name)
     except TypeError:
-        import ml_dtypes
-
         return np.dtype(getattr(ml_dtypes, name))
 
 

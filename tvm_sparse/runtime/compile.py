@@ -13,6 +13,7 @@ from ..ir import SparseFunc
 from ..transform import PIPELINE_NAME, LowerSparseBuffer, LowerSparseIteration
 from ..transform._layout import read_layout
 from .executable import Executable
+from .threads import add_launcher_entry
 
 __all__ = ["compile", "lower", "resolve_target"]
 
@@ -51,7 +52,8 @@ def compile(program: Any, target: Any = "llvm") -> Executable:
     module = lower(program)
     resolved = resolve_target(target)
     layouts = {var.name_hint: read_layout(func) for var, func in module.functions.items()}
-    built = tvm.compile(module, target=resolved, tir_pipeline=PIPELINE_NAME)
+    with_launcher = add_launcher_entry(module) if resolved.kind.name == "llvm" else module
+    built = tvm.compile(with_launcher, target=resolved, tir_pipeline=PIPELINE_NAME)
     functions = {
         _symbol(module, name): _entry(module[name], layout) for name, layout in layouts.items()
     }

@@ -16,7 +16,7 @@ from typing import Any
 import tvm
 from tvm.support import cc as system_compiler
 
-from .threads import load_launcher
+from .threads import load_launcher, module_header
 
 _SUFFIXES = (".so", ".dylib", ".dll")
 
@@ -59,7 +59,8 @@ def export_library(
         )
     with tempfile.TemporaryDirectory() as folder:
         launcher = Path(folder) / "tvm_sparse_launcher.o"
-        load_launcher(executable.mod, metadata).write_to_file(str(launcher), "o")
+        layout, triple = module_header(executable.mod)
+        load_launcher(layout, triple, metadata).write_to_file(str(launcher), "o")
         partial = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
         try:
             executable.export_library(str(partial), addons=[str(launcher)], **options)

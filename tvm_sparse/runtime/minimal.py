@@ -20,6 +20,7 @@ the structure.
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.util
 import json
 import os
@@ -390,38 +391,43 @@ def attach_launcher(module: tvm_ffi.Module, launcher: tvm_ffi.Module | None = No
     return True
 
 
+@functools.cache
 def thread_control() -> ThreadControl:
     """Return the control block of this process, made at the first call."""
-    global _control
-    if _control is None:
-        control = ThreadControl(tasks_per_thread=8, default_threads=len(os.sched_getaffinity(0)))
-        callback = ctypes.CFUNCTYPE(None)(lambda: refresh_openmp() and None)
-        control.refresh = ctypes.cast(callback, ctypes.c_void_p).value
-        for kept in (control, callback):  # machine code uses them until the process ends
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
-        os.register_at_fork(after_in_child=_run_serially)
-        _control = control
-        refresh_openmp()
-    return _control
-
-
-_control: ThreadControl | None = None
+    control = ThreadControl(tasks_per_thread=8, default_threads=len(os.sched_getaffinity(0)))
+    callback = ctypes.CFUNCTYPE(None)(lambda: _choose_openmp(control) and None)
+    control.refresh = ctypes.cast(callback, ctypes.c_void_p).value
+    for kept in (control, callback):  # machine code uses them until the process ends
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+    # In a forked child no worker thread exists, and OpenMP would wait for them for ever.
+    os.register_at_fork(after_in_child=lambda: setattr(control, "serial", 1))
+    _choose_openmp(control)
+    return control
 
 
 def refresh_openmp() -> str | None:
     """Look for the OpenMP runtime to use; return its path.
 
-    The launcher calls this when the process has loaded or unloaded a library.
+    The launcher does the same when the process has loaded or unloaded a library.
     """
-    control = thread_control()
-    path, library = _open_openmp()
-    if library is None:
-        control.omp_parallel = None
-        return None
-    control.omp_thread_num = _address(library.omp_get_thread_num)
-    control.omp_max_threads = _address(library.omp_get_max_threads)
-    control.omp_parallel = _address(library.GOMP_parallel)  # last: it switches the others on
-    return path
+    return _choose_openmp(thread_control())
+
+
+def _choose_openmp(control: ThreadControl) -> str | None:
+    for path in loaded_openmp():
+        try:
+            library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+            addresses = [
+                ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+                for name in ("omp_get_thread_num", "omp_get_max_threads", "GOMP_parallel")
+            ]
+        except (OSError, AttributeError):
+            continue
+        control.omp_thread_num, control.omp_max_threads = addresses[:2]
+        control.omp_parallel = addresses[2]  # last: it switches the others on
+        return path
+    control.omp_parallel = None
+    return None
 
 
 def loaded_openmp() -> list[str]:
@@ -437,25 +443,3 @@ def loaded_openmp() -> list[str]:
     paths = dict.fromkeys(line.split(None, 5)[5] for line in maps.splitlines() if ".so" in line)
     found = [path for path in paths if _OPENMP_NAME.search(os.path.basename(path))]
     return sorted(found, key=lambda path: "torch" not in Path(path).parts)
-
-
-def _open_openmp() -> tuple[str | None, ctypes.CDLL | None]:
-    for path in loaded_openmp():
-        try:
-            library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
-            for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_max_threads"):
-                getattr(library, name)
-        except (OSError, AttributeError):
-            continue
-        return path, library
-    return None, None
-
-
-def _address(function: Any) -> int | None:
-    return ctypes.cast(function, ctypes.c_void_p).value
-
-
-def _run_serially() -> None:
-    """In a forked child no worker thread exists: OpenMP would wait for them for ever."""
-    if _control is not None:
-        _control.serial = 1

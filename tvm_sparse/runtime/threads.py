@@ -9,6 +9,7 @@ OpenMP threads that the process has already, else on a small pool that sleeps be
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 import tempfile
 from pathlib import Path
@@ -123,20 +124,19 @@ def attach_process_launcher(module: tvm_ffi.Module) -> bool:
     Returns False for modules that were compiled without :func:`add_launcher_entry`, or for
     another system than Linux; their loops run on TVM's own pool.
     """
-    global _process_launcher
-    if module.kind != "llvm" or "linux" not in module_header(module)[1]:
+    layout, triple = module_header(module) if module.kind == "llvm" else ("", "")
+    if "linux" not in triple:
         return False
-    if _process_launcher is None:
-        _process_launcher = load_launcher(module)
-    return attach_launcher(module, _process_launcher)
+    return attach_launcher(module, _process_launcher(layout, triple))
 
 
-_process_launcher: tvm_ffi.Module | None = None
+@functools.cache
+def _process_launcher(layout: str, triple: str) -> tvm_ffi.Module:
+    return load_launcher(layout, triple)
 
 
-def load_launcher(module: tvm_ffi.Module, metadata: dict | None = None) -> tvm_ffi.Module:
-    """Build an LLVM module for the target of `module`, with the launcher and the metadata."""
-    layout, triple = module_header(module)
+def load_launcher(layout: str, triple: str, metadata: dict | None = None) -> tvm_ffi.Module:
+    """Build an LLVM module for a target, with the launcher and the metadata."""
     parts = [f'target datalayout = "{layout}"', f'target triple = "{triple}"']
     if "linux" in triple:
         parts.append(_launcher_ir.launcher_source())

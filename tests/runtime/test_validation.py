@@ -1,0 +1,122 @@
+"""Unfit arguments are refused with an error that names the argument, the expected and the found."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+INDICES, DATA = np.array([0, 1, 2], "i4"), np.ones(3, "f4")
+DENSE = np.ones((3, 2), "f4")
+
+
+def call(spmm, indptr, indices=INDICES, data=DATA, **options):
+    out = np.full((3, 2), np.nan, "f4")
+    result = spmm(data, DENSE, out, indptr, indices, 3, 3, 2, len(indices), **options)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("indptr", "message"),
+    [
+        ([1, 2, 3, 3], "expected the first pointer to be 0, found 1"),
+        ([0, 1, 2, 9], "expected the last pointer to be 3, .*found 9"),
+        ([0, 1, 3], r"expected shape \(m \+ 1\) = \(4,\), found \(3,\)"),
+        ([5, 0, 0, 0], "expected the first pointer to be 0, found 5"),
+        ([0, 1, 2, 2], "expected the last pointer to be 3, .*slice the stored arrays"),
+    ],
+)
+def test_o11_ends_and_length_of_indptr_are_always_checked(spmm, indptr, message):
+    with pytest.raises(ValueError, match=f"spmm: argument 'indptr'.*{message}"):
+        call(spmm, np.array(indptr, "i4"))
+
+
+def test_o11_decreasing_pointers_are_found_by_full_validation(spmm):
+    with pytest.raises(ValueError, match="never decrease, found 2 then 1 at row 1"):
+        call(spmm, np.array([0, 2, 1, 3], "i4"), validate="full")
+
+
+def test_o11_all_zero_pointers_without_entries_are_valid(spmm):
+    nothing = np.zeros(0, "i4"), np.zeros(0, "f4")
+    out = call(spmm, np.zeros(4, "i4"), *nothing, validate="full")
+    assert not out.any()
+
+
+@pytest.mark.parametrize("bad", [[0, 2, 1, 3], [1, 2, 3, 3], [0, 1, 2, 9], [5, 0, 0, 0]])
+def test_o11_broken_scipy_matrices_are_refused(spmm, bad):
+    matrix = sp.csr_matrix((DATA, INDICES, np.array([0, 1, 2, 3], "i4")), shape=(3, 3))
+    matrix.indptr = np.array(bad, "i4")
+    with pytest.raises(ValueError, match="argument 'a', indptr of the matrix"):
+        spmm(matrix, DENSE)
+
+
+@pytest.mark.parametrize("bad", [-1, -100, 3])
+def test_o12_coordinates_out_of_range_are_refused_not_wrapped(spmm, bad):
+    indices = np.array([0, bad, 2], "i4")
+    with pytest.raises(
+        ValueError, match=rf"'indices'.*coordinates in \[0, 3\), found {bad} at position 1"
+    ):
+        call(spmm, np.array([0, 1, 2, 3], "i4"), indices, validate="full")
+    matrix = sp.csr_matrix((DATA, INDICES, np.array([0, 1, 2, 3], "i4")), shape=(3, 3))
+    matrix.indices[1] = bad
+    with pytest.raises(ValueError, match=rf"indices of the matrix.*found {bad}"):
+        spmm(matrix, DENSE)
+
+
+def test_full_validation_checks_declared_order(spmm):
+    with pytest.raises(ValueError, match="increase within a row, found 2 then 0 at position 1"):
+        call(spmm, np.array([0, 3, 3, 3], "i4"), np.array([1, 2, 0], "i4"), validate="full")
+    with pytest.raises(ValueError, match="increase within a row, found 1 then 1"):
+        call(spmm, np.array([0, 3, 3, 3], "i4"), np.array([0, 1, 1], "i4"), validate="full")
+    call(spmm, np.array([0, 2, 2, 3], "i4"), np.array([0, 2, 0], "i4"), validate="full")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "message"),
+    [
+        ("b", np.ones((3, 2)), TypeError, "expected dtype float32, found float64"),
+        ("a", np.ones(3, "f2"), TypeError, "expected dtype float32, found float16"),
+        ("indices", INDICES.astype("i8"), TypeError, "expected dtype int32, found int64"),
+        ("indices", INDICES.astype("f4"), TypeError, "expected dtype int32, found float32"),
+        ("b", np.ones((4, 2), "f4"), ValueError, r"shape \(n, f\) = \(3, 2\), found \(4, 2\)"),
+        ("b", np.ones((3, 2, 1), "f4"), ValueError, r"found \(3, 2, 1\)"),
+        ("c", np.ones((3, 3), "f4"), ValueError, r"shape \(m, f\) = \(3, 2\), found \(3, 3\)"),
+        ("b", [[1, 2]] * 3, TypeError, "expected an array .*found builtins.list"),
+        ("m", 2.5, TypeError, "expected an integer, found float"),
+        ("m", 2**40, ValueError, "expected a value that fits int32"),
+    ],
+)
+def test_an_unfit_argument_is_named(spmm, name, value, error, message):
+    arguments = {
+        "a": DATA,
+        "b": DENSE,
+        "c": np.empty((3, 2), "f4"),
+        "indptr": np.array([0, 1, 2, 3], "i4"),
+        "indices": INDICES,
+        "m": 3,
+        "n": 3,
+        "f": 2,
+        "nnz": 3,
+    }
+    arguments[name] = value
+    for args, kwargs in (((), arguments), (tuple(arguments.values()), {})):
+        with pytest.raises(error, match=f"spmm: argument '{name}': .*{message}"):
+            spmm(*args, **kwargs)
+
+
+def test_missing_and_superfluous_arguments_are_named(spmm):
+    matrix = sp.identity(3, dtype="f4", format="csr")
+    with pytest.raises(TypeError, match=r"argument 'b': missing|missing argument 'f'"):
+        spmm(matrix)
+    with pytest.raises(TypeError, match="unexpected argument 'x'"):
+        spmm(matrix, DENSE, x=1)
+    with pytest.raises(TypeError, match="'indptr': given twice"):
+        spmm(a=matrix, b=DENSE, indptr=matrix.indptr)
+    with pytest.raises(TypeError, match="at most 9 positional arguments here, found 10"):
+        spmm(*range(10))
+    with pytest.raises(ValueError, match="validate: expected 'cheap' or 'full', found 'deep'"):
+        spmm(matrix, DENSE, validate="deep")
+
+
+def test_sizes_that_disagree_with_the_arrays_are_refused(spmm):
+    indptr = np.array([0, 1, 2, 3], "i4")
+    with pytest.raises(ValueError, match=r"argument 'c': expected shape .*= \(4, 2\)"):
+        spmm(DATA, DENSE, np.empty((3, 2), "f4"), indptr, INDICES, 4, 3, 2, 3)
