@@ -40,8 +40,8 @@ def schedule(
     share_rows(sch, row, entry)
 
     _, inner = sch.split(entry, [None, tile.width])
-    partial = [sch.rfactor(inner, 0)]
-    partial += reduce_lanes(sch, block, tile.width, 0)
+    partial = [sch.rfactor(inner, 1)]
+    partial += reduce_lanes(sch, block, tile.width, 1)
     for part in partial:
         steps, lane = sch.get_loops(part)
         vectorize_groups(sch, lane, tile.lanes)

@@ -284,6 +284,14 @@ def _masked_store(
         rest, lanes
     )
 
+    bindings: list[tirx.Stmt] = []
+
+    def bind(expr):
+        """Name a value: TVM makes a branch of each selection between expressions that load."""
+        name = tirx.Var(f"masked_{len(bindings)}", _dtype(expr))
+        bindings.append(tirx.Bind(name, expr))
+        return name
+
     def load(expr):
         *outer, index = expr.indices
         if any(_uses(position, var) for position in outer):
@@ -291,7 +299,7 @@ def _masked_store(
         if _stride(index, var) != 1:
             # Lanes that are off repeat the first one: their own index may be anything.
             first = tirx.Broadcast(_at(index, var, 0), lanes)
-            gathered = tirx.Select(mask, vector(index), first)
+            gathered = tirx.Select(mask, bind(vector(index)), first)
             return tirx.BufferLoad(expr.source, [*outer, gathered])
         ramp = tirx.Ramp(_at(index, var, 0), one, lanes)
         if _contains(allocated, expr.source):
@@ -318,9 +326,12 @@ def _masked_store(
     indices = [*outer, tirx.Ramp(_at(index, var, 0), one, lanes)]
     value = vector(store.value)
     if _contains(allocated, store.buffer):
-        kept = tirx.BufferLoad(store.buffer, indices)
-        return tirx.BufferStore(store.buffer, tirx.Select(mask, value, kept), indices)
-    return tirx.Evaluate(tirx.op.masked_store(store.buffer, value, *indices, mask))
+        kept = bind(tirx.BufferLoad(store.buffer, indices))
+        kept = tirx.Select(mask, bind(value), kept)
+        return tirx.SeqStmt([*bindings, tirx.BufferStore(store.buffer, kept, indices)])
+    masked = tirx.op.masked_store(store.buffer, value, *indices, mask)
+    statements = [*bindings, tirx.Evaluate(masked)]
+    return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
 
 
 def _contains(buffers: list[tirx.Buffer], buffer: tirx.Buffer) -> bool:
