@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import BaseFunc, Expr, Var
@@ -165,7 +166,8 @@ def substitute(node: tvm_ffi.Object, values: dict[Var, Expr]) -> tvm_ffi.Object:
 def _substitute_buffer(var: Var, values: dict[Var, Expr]) -> Var:
     mutate = lambda e: tvm_ffi.structural_map(e, [(Var, lambda v: values.get(v, v))])  # noqa: E731
     ty = var.ty
-    shape = [mutate(size) for size in ty.shape]
+    analyzer = tvm.sym.Analyzer()
+    shape = [analyzer.simplify(mutate(size)) for size in ty.shape]
     if all(new.same_as(old) for new, old in zip(shape, ty.shape)):
         return var
     return tirx.decl_buffer(

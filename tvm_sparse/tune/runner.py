@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,6 +87,7 @@ def make_builder(options: MeasureOptions) -> ms.builder.LocalBuilder:
     return ms.builder.LocalBuilder(
         timeout_sec=options.timeout,
         f_build=_build,
+        f_export=_export,
         max_workers=max(1, (os.cpu_count() or 2) // 2),
         initializer=_import_package,
     )
@@ -116,6 +118,12 @@ def _import_package() -> None:
 
 def _build(mod: tvm.IRModule, target: tvm.target.Target, _params) -> tvm.runtime.Executable:
     return tvm.compile(mod, target=target, tir_pipeline="tvm_sparse")
+
+
+def _export(executable: tvm.runtime.Executable) -> str:
+    path = Path(tempfile.mkdtemp(prefix="tvm_sparse_")) / "candidate.so"
+    executable.export_library(str(path))
+    return str(path)
 
 
 def _load_arguments(path: str, device, _args_info, alloc_repeat: int) -> list[list]:

@@ -141,7 +141,7 @@ def tune(
     workload = database.commit_workload(module)
 
     # 3. Search.
-    progress = _Progress(max_trials, len(database.get_top_k(workload, 1 << 20)), on_progress)
+    progress = _Tally(max_trials, len(database.get_top_k(workload, 1 << 20)), on_progress)
     remaining = max_trials - progress.measured
     if remaining > 0:
         with _quiet(folder):
@@ -238,7 +238,7 @@ def _search(module, space, target, trials, folder, database, progress, saved, op
         runner=make_runner(saved, options),
         database=database,
         cost_model=ms.cost_model.XGBModel(num_warmup_samples=16, num_tuning_cores=cores),
-        measure_callbacks=[ms.measure_callback.AddToDatabase(), progress,
+        measure_callbacks=[ms.measure_callback.AddToDatabase(), _TallyCallback(progress),
                            ms.measure_callback.UpdateCostModel(),
                            ms.measure_callback.RemoveBuildArtifact()],
     )
@@ -366,18 +366,16 @@ def _quiet(folder: Path) -> Iterator[None]:
         handler.close()
 
 
-@derived_object
-class _Progress(ms.measure_callback.PyMeasureCallback):
+class _Tally:
     """Counts candidates, keeps the errors, and reports."""
 
     def __init__(self, total: int, measured: int, report) -> None:
-        super().__init__()
         self.total, self.measured, self.failures = total, measured, 0
         self.errors: list[str] = []
         self.best: float | None = None
         self.report = report
 
-    def apply(self, task_scheduler, task_id, candidates, builds, runs) -> None:
+    def add(self, builds, runs) -> None:
         for build, run in zip(builds, runs):
             self.measured += 1
             if run.run_secs:
@@ -388,3 +386,15 @@ class _Progress(ms.measure_callback.PyMeasureCallback):
                 self.errors.append(str(build.error_msg or run.error_msg))
         if self.report is not None:
             self.report(self.measured, self.total, self.best)
+
+
+@derived_object
+class _TallyCallback(ms.measure_callback.PyMeasureCallback):
+    """Forwards to a tally, which TVM's copies of this callback share."""
+
+    def __init__(self, tally: _Tally) -> None:
+        super().__init__()
+        self.tally = tally
+
+    def apply(self, task_scheduler, task_id, candidates, builds, runs) -> None:
+        self.tally.add(builds, runs)
