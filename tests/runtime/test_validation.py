@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from tvm_sparse.runtime.structure import check_order, check_padded_rows
+
 INDICES, DATA = np.array([0, 1, 2], "i4"), np.ones(3, "f4")
 DENSE = np.ones((3, 2), "f4")
 
@@ -120,3 +122,23 @@ def test_sizes_that_disagree_with_the_arrays_are_refused(spmm):
     indptr = np.array([0, 1, 2, 3], "i4")
     with pytest.raises(ValueError, match=r"argument 'c': expected shape .*= \(4, 2\)"):
         spmm(DATA, DENSE, np.empty((3, 2), "f4"), indptr, INDICES, 4, 3, 2, 3)
+
+
+def test_unique_coordinates_are_checked_where_no_order_is_declared():
+    indptr = np.array([0, 3, 5])
+    check_order("j", indptr, np.array([2, 0, 1, 2, 0]), False, True)
+    with pytest.raises(ValueError, match="unique coordinates within a row, found 2 again in row 0"):
+        check_order("j", indptr, np.array([2, 0, 2, 2, 0]), False, True)
+    check_order("j", indptr, np.array([2, 0, 2, 2, 0]), False, False)
+
+
+def test_padding_of_padded_rows_lies_behind_the_entries():
+    check_padded_rows("j", np.array([[0, 2, 9], [9, 9, 9]]), 5, True, True)
+    check_padded_rows("j", np.array([[3, -1, 0], [-1, -1, 4]]), 5, False, True)
+    check_padded_rows("j", np.zeros((0, 3), "i4"), 5, True, True)
+    with pytest.raises(ValueError, match="found 9 then 2 in row 0"):
+        check_padded_rows("j", np.array([[0, 9, 2]]), 5, True, True)
+    with pytest.raises(ValueError, match="padding of at least 5 in a sorted axis, found -1"):
+        check_padded_rows("j", np.array([[0, -1]]), 5, True, True)
+    with pytest.raises(ValueError, match="unique coordinates within a row, found 3 then 3"):
+        check_padded_rows("j", np.array([[3, -1, 3]]), 5, False, True)

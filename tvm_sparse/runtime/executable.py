@@ -31,7 +31,13 @@ from .dimensions import Dimension, dimension, solve_sizes
 from .export import copy_library, export_library
 from .minimal import array_to_tensor
 from .sparse_arguments import SparseArrays, index_parameters, unpack_sparse
-from .structure import check_coordinates, check_ends, check_monotone, check_order
+from .structure import (
+    check_coordinates,
+    check_ends,
+    check_monotone,
+    check_order,
+    check_padded_rows,
+)
 from .threads import attach_process_launcher
 
 _VALIDATION_LEVELS = ("cheap", "full")
@@ -576,26 +582,26 @@ class _Binding:
             self._check_axis(axis, level)
 
     def _check_axis(self, axis: Mapping[str, Any], level: str) -> None:
-        signature = self.signature
+        label = self.signature.label
+        where = f" (axis {axis['name']!r})"
         pointers = self.views.get(axis.get("indptr"))
         indices = self.views.get(axis.get("indices"))
-        where = f" (axis {axis['name']!r})"
-        length = dimension(axis["length"])
-        known = all(name in self.sizes for name in length.symbols)
         if pointers is not None:
-            label = signature.label(axis["indptr"]) + where
             if axis.get("nnz") is not None:
-                check_ends(label, pointers, dimension(axis["nnz"]).evaluate(self.sizes))
+                stored = dimension(axis["nnz"]).evaluate(self.sizes)
+                check_ends(label(axis["indptr"]) + where, pointers, stored)
             if level == "full":
-                check_monotone(label, pointers)
-        if indices is None or level != "full":
+                check_monotone(label(axis["indptr"]) + where, pointers)
+        length = dimension(axis["length"])
+        if indices is None or level != "full" or not set(length.symbols) <= set(self.sizes):
             return
-        label = signature.label(axis["indices"]) + where
-        if known:
-            check_coordinates(label, indices, length.evaluate(self.sizes))
-        if pointers is not None:
-            is_sorted, is_unique = axis.get("sorted", True), axis.get("unique", True)
-            check_order(label, pointers, indices, is_sorted, is_unique)
+        order = axis.get("sorted", True), axis.get("unique", True)
+        extent = length.evaluate(self.sizes)
+        if pointers is None:
+            check_padded_rows(label(axis["indices"]) + where, indices, extent, *order)
+        else:
+            check_coordinates(label(axis["indices"]) + where, indices, extent)
+            check_order(label(axis["indices"]) + where, pointers, indices, *order)
 
     def _make_inputs_ready(self) -> None:
         """Copy the inputs that the compiled code can't read in place."""

@@ -394,13 +394,14 @@ def attach_launcher(module: tvm_ffi.Module, launcher: tvm_ffi.Module | None = No
 @functools.cache
 def thread_control() -> ThreadControl:
     """Return the control block of this process, made at the first call."""
-    control = ThreadControl(tasks_per_thread=8, default_threads=len(os.sched_getaffinity(0)))
+    control = ThreadControl(tasks_per_thread=8, default_threads=_usable_processors())
     callback = ctypes.CFUNCTYPE(None)(lambda: _choose_openmp(control) and None)
     control.refresh = ctypes.cast(callback, ctypes.c_void_p).value
     for kept in (control, callback):  # machine code uses them until the process ends
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
     # In a forked child no worker thread exists, and OpenMP would wait for them for ever.
-    os.register_at_fork(after_in_child=lambda: setattr(control, "serial", 1))
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: setattr(control, "serial", 1))
     _choose_openmp(control)
     return control
 
@@ -443,3 +444,9 @@ def loaded_openmp() -> list[str]:
     paths = dict.fromkeys(line.split(None, 5)[5] for line in maps.splitlines() if ".so" in line)
     found = [path for path in paths if _OPENMP_NAME.search(os.path.basename(path))]
     return sorted(found, key=lambda path: "torch" not in Path(path).parts)
+
+
+def _usable_processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

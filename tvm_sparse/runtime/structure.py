@@ -42,8 +42,8 @@ entries, found 3; slice the stored arrays to indptr[-1]
         )
 
 
-def check_monotone(label: str, indptr: np.ndarray, longest: int | None = None) -> None:
-    """Check that pointers never decrease, and no range is longer than `longest`."""
+def check_monotone(label: str, indptr: np.ndarray) -> None:
+    """Check that pointers never decrease."""
     decreasing = np.flatnonzero(indptr[1:] < indptr[:-1])
     if decreasing.size:
         row = int(decreasing[0])
@@ -51,14 +51,6 @@ def check_monotone(label: str, indptr: np.ndarray, longest: int | None = None) -
             f"{label}: expected pointers that never decrease, found {indptr[row]} then "
             f"{indptr[row + 1]} at row {row}"
         )
-    if longest is not None and indptr.size > 1:
-        lengths = np.diff(indptr)
-        row = int(lengths.argmax())
-        if lengths[row] > longest:
-            raise ValueError(
-                f"{label}: expected at most {longest} entries a row, found {lengths[row]} in row "
-                f"{row}"
-            )
 
 
 def check_coordinates(label: str, indices: np.ndarray, length: int) -> None:
@@ -110,3 +102,33 @@ def first_disorder(indptr: np.ndarray, indices: np.ndarray, strict: bool) -> int
     broken[starts - 1] = False  # the successor begins another row
     position = int(broken.argmax())
     return position if broken[position] else None
+
+
+def check_padded_rows(
+    label: str, indices: np.ndarray, length: int, is_sorted: bool, is_unique: bool
+) -> None:
+    """Check rows of padded coordinates (ELL), where a value outside ``[0, length)`` is padding.
+
+    In a sorted axis the padding lies behind the entries, and is ``>= length``.
+    """
+    if indices.shape[-1] == 0 or indices.size == 0:
+        return
+    rows = indices.reshape(-1, indices.shape[-1])
+    if not is_sorted:
+        rows = np.sort(rows, axis=1)
+    elif rows.min() < 0:
+        row, slot = np.argwhere(rows < 0)[0]
+        raise ValueError(
+            f"{label}: expected padding of at least {length} in a sorted axis, found "
+            f"{rows[row, slot]} in row {row}"
+        )
+    before, after = rows[:, :-1], rows[:, 1:]
+    is_entry = (after >= 0) & (after < length)
+    broken = is_entry & ((after <= before) if is_unique else (after < before))
+    if broken.any():
+        row, slot = np.argwhere(broken)[0]
+        wanted = "coordinates that increase" if is_sorted else "unique coordinates"
+        raise ValueError(
+            f"{label}: expected {wanted} within a row, found {before[row, slot]} then "
+            f"{after[row, slot]} in row {row}"
+        )
