@@ -238,7 +238,7 @@ def _visit_function_def(self: Parser, node: doc.FunctionDef) -> None:
     self.function_annotations = None
     # The frames of the inner builder are read, not closed: closing one would make a PrimFunc.
     with FunctionState(node.name) as state, IRBuilder(), self.var_table.with_frame():
-        frame = T.prim_func(is_private=True)
+        frame = T.prim_func(is_private=private)
         frame.__enter__()
         T.func_name(node.name)
         with self.with_dispatch_token(_TOKEN):
