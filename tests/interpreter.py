@@ -124,11 +124,13 @@ class _Interpreter:
     def position_in(self, buffer: SparseBuffer, indices: list[Expr]) -> int | None:
         """Flat place of an access, ``None`` where nothing is stored there."""
         positions: dict[Axis, int] = {}
+        places: list[int] = []
         for axis, index in zip(buffer.axes, indices):
             parent = positions[axis.parent_axis] if axis.parent_axis is not None else None
             own = self.entries.get(index) if isinstance(index, Var) else None
             if own is not None and _stored(own.axis) == axis and own.parent == parent:
                 positions[axis] = own.position
+                places.append(own.position)
                 continue
             wanted = int(self.number(index))
             found = [e for e in self.entries_of(axis, parent) if e.coordinate == wanted]
@@ -136,9 +138,10 @@ class _Interpreter:
                 return None
             assert len(found) == 1, "a search must not meet duplicates"
             positions[axis] = found[0].position
+            places.append(found[0].position)
         flat = 0
         for k in buffer.leaves:
-            flat = flat * self.number(buffer.axes[k].slots) + positions[buffer.axes[k]]
+            flat = flat * self.number(buffer.axes[k].slots) + places[k]
         return flat
 
     # --- statements ----------------------------------------------------------------------------

@@ -140,7 +140,7 @@ class SearchPlacer:
             tirx.While(
                 low[0] + 1 < high[0],
                 tirx.IfThenElse(
-                    indptr[middle] <= position,
+                    tirx.LE(*widened(indptr[middle], position)),
                     tirx.BufferStore(low, middle, [0]),
                     tirx.BufferStore(high, middle, [0]),
                 ),
@@ -215,7 +215,7 @@ def resolve_access(
                 f"buffer {buffer.name}: axis {axis.name} is declared unique=False; it can be "
                 f"iterated, but not {'stored to' if storing else 'read'} at a searched coordinate"
             )
-        offset = placer.find(axis, parent, wanted.astype(axis.dtype), valid)
+        offset = placer.find(axis, parent, wanted, valid)
         valid = _and(valid, offset >= 0)
         found.append(offset)
         positions[axis] = begin + offset
@@ -223,7 +223,7 @@ def resolve_access(
 
 
 def _within(index: Expr, extent: Expr) -> Expr:
-    return tirx.And(index >= 0, index < extent)
+    return tirx.And(index >= 0, tirx.LT(*widened(index, extent)))
 
 
 def _and(left: Expr | None, right: Expr) -> Expr:
@@ -241,6 +241,14 @@ def multiply(left: Expr, right: Expr) -> Expr:
     if isinstance(left, tirx.IntImm) and isinstance(right, tirx.IntImm):
         return left * right
     return left.astype("int64") * right.astype("int64")
+
+
+def widened(left: Expr, right: Expr) -> tuple[Expr, Expr]:
+    """Bring two integers to the wider of their types."""
+    types = {str(left.ty.dtype), str(right.ty.dtype)}
+    if types != {"int32", "int64"}:
+        return left, right
+    return left.astype("int64"), right.astype("int64")
 
 
 def variables_of(expression: Expr) -> set[Var]:
@@ -262,7 +270,7 @@ def _binary_search(placer, home, axis, begin, extent, coordinate, result) -> tir
             tirx.While(
                 low[0] < high[0],
                 tirx.IfThenElse(
-                    axis.indices[begin + middle] < coordinate,
+                    tirx.LT(*widened(axis.indices[begin + middle], coordinate)),
                     tirx.BufferStore(low, middle + 1, [0]),
                     tirx.BufferStore(high, middle, [0]),
                 ),
@@ -307,8 +315,8 @@ def _middle(low: Var, high: Var) -> Expr:
 
 def _holds(axis: Axis, slot: Expr, coordinate: Expr) -> Expr:
     """Whether a slot holds a coordinate; padding, which lies outside the axis, never does."""
-    inside = _within(coordinate.astype("int64"), axis.length.astype("int64"))
-    return tirx.And(axis.indices[slot] == coordinate, inside)
+    found = tirx.EQ(*widened(axis.indices[slot], coordinate))
+    return tirx.And(found, _within(coordinate, axis.length))
 
 
 def analyzer_with(ranges: dict[Var, Expr]) -> tvm.sym.Analyzer:

@@ -69,20 +69,23 @@ class _FlatBuffer:
         )
 
     def offset(self, indices: list[Expr]) -> Expr:
-        positions: dict[str, Expr] = {}
+        by_name: dict[str, Expr] = {}
+        positions: list[Expr] = []  # an axis may stand in a buffer twice
         for axis, local in zip(self.axes, indices):
-            parent = positions.get(axis.get("parent"))
+            parent = by_name.get(axis.get("parent"))
             if "indptr" in axis:
-                positions[axis["name"]] = _add(self._arrays[axis["indptr"]][parent], local)
+                position = _add(self._arrays[axis["indptr"]][parent], local)
             elif axis["kind"] == "sparse_fixed":
                 width = self._sizes[f"{axis['name']}.nnz_cols"]
-                positions[axis["name"]] = _add(multiply(parent, width), local)
+                position = _add(multiply(parent, width), local)
             else:
-                positions[axis["name"]] = local
+                position = local
+            by_name[axis["name"]] = position
+            positions.append(position)
         flat = None
         for k in self._leaves:
             name = self.axes[k]["name"]
-            position = positions[name]
+            position = positions[k]
             if flat is None:
                 flat = position
             else:

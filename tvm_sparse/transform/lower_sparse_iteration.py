@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Expr, IRModule, Range, TensorLoad, Var
+from tvm.ir import Call, Expr, IRModule, Range, TensorLoad, Var
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx import IterVar
 
@@ -29,6 +29,7 @@ from ._access import (
     resolve_access,
     row_extent,
     variables_of,
+    widened,
 )
 from ._layout import LAYOUT_ATTR, describe_layout
 from ._regions import complete_regions
@@ -38,6 +39,11 @@ from .promote_accumulators import promote_accumulators
 __all__ = ["LowerSparseIteration"]
 
 _SPATIAL, _REDUCE = IterVar.DataPar, IterVar.CommReduce
+#: Integer operations whose operands may come to differ in width.
+_BINARY = (
+    *(tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max),
+    *(tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE),
+)
 
 
 @tvm.transform.module_pass(opt_level=0, name="LowerSparseIteration")
@@ -165,7 +171,7 @@ class _FunctionLowering:
 
     def value(self, expr: Expr) -> Expr:
         """Lower an expression whose iterators stand for coordinates of their own dtype."""
-        return self._expression(expr, lambda it: it.coordinate.astype(str(it.var.ty.dtype)))
+        return self._expression(expr, _own_width)
 
     def index(self, expr: Expr) -> Expr:
         """Lower an expression in index context: loop variables stay as wide as they are."""
@@ -185,9 +191,16 @@ class _FunctionLowering:
         def variable(node: Var, _mutator) -> Expr:
             return coordinate(self.iterators[node]) if node in self.iterators else node
 
+        def binary(node: Expr, mutator) -> Expr:
+            return type(node)(*widened(mutator.mutate(node.a), mutator.mutate(node.b)))
+
         if isinstance(expr, Var):
             return variable(expr, None)
-        return _rebuild(expr, [(TensorLoad, load), (Var, variable)])
+        rules = [(TensorLoad, load), (Var, variable), (_BINARY, binary)]
+        if coordinate is _own_width:
+            return tvm_ffi.structural_mutate(expr, rules)
+        fixed_width = ((Call, tirx.Select), lambda node, _m: self.value(node))
+        return tvm_ffi.structural_mutate(expr, [*rules, fixed_width])
 
     def _access(self, buffer: SparseBuffer, indices: list[Expr], storing: bool):
         return resolve_access(
@@ -567,7 +580,8 @@ def _position_buffer(buffer: SparseBuffer) -> Var:
     )
 
 
-def _rebuild(expr: Expr, callbacks) -> Expr:
-    return tvm_ffi.structural_mutate(expr, callbacks)
+def _own_width(iterator: Iterator) -> Expr:
+    """The coordinate in the type that stage I gives it."""
+    return iterator.coordinate.astype(str(iterator.var.ty.dtype))
 
 

@@ -1,0 +1,77 @@
+"""Faults that the random programs found, each as the smallest program that showed it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+
+from tests.execution import lower, run, stage_two
+from tests.interpreter import interpret
+from tvm_sparse.script import from_source
+
+
+def check(text: str, arrays, scalars=None, outputs=("y",)) -> None:
+    """Compare the compiled program with the interpreter of stage I."""
+    func = from_source(text)
+    expected = interpret(func, arrays, scalars or {})
+    results = run(func, arrays, scalars or {}, outputs)
+    for name, array in results.items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+
+
+def test_regions_do_not_use_search_results_made_inside_the_block():
+    func = from_source(
+        """
+@S.prim_func
+def f(x: T.handle, y: T.handle, indptr: T.handle, indices: T.handle, n: T.int32, nnz: T.int32):
+    I = S.dense_fixed(n)
+    J = S.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
+    Jd = S.dense_fixed(n)
+    X = S.match_sparse_buffer(x, (I, J), "float32")
+    Y = S.match_sparse_buffer(y, (I, Jd), "float32")
+    with S.sp_iter([I, Jd], "SS", "expand") as [i, j]:
+        Y[i, j] = X[i, j]
+"""
+    )
+    for module in (stage_two(func), lower(func)):
+        assert tvm.s_tir.analysis.verify_well_formed(module)
+
+
+def test_axis_that_stands_twice_in_a_buffer_has_two_places():
+    check(
+        """
+@S.prim_func
+def f(y: T.handle, n: T.int32):
+    I = S.dense_fixed(n)
+    K = S.dense_fixed(n)
+    Y = S.match_sparse_buffer(y, (I, I), "float64")
+    with S.sp_iter([I, K], "SS", "index") as [i, k]:
+        Y[i, k] = T.cast(i * 10 + k, "float64")
+""",
+        {"y": np.zeros((3, 3))},
+        {"n": 3},
+    )
+
+
+@pytest.mark.parametrize("wide", ["int32", "int64"])
+def test_searched_coordinates_may_be_wider_than_the_index_array(wide):
+    check(
+        f"""
+@S.prim_func
+def f(x: T.handle, y: T.handle, indptr: T.handle, indices: T.handle, n: T.int32, nnz: T.int32):
+    I = S.dense_fixed(n, "{wide}")
+    J = S.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
+    X = S.match_sparse_buffer(x, (I, J), "float64")
+    Y = S.match_sparse_buffer(y, (I,), "float64")
+    with S.sp_iter([I], "S", "near_diagonal") as [i]:
+        Y[i] = X[i, i] + X[i, i % 2] - X[i // 2, i + 1]
+""",
+        {
+            "x": np.array([1.0, 2.0, 3.0, 4.0]),
+            "y": np.zeros(3),
+            "indptr": np.array([0, 2, 2, 4], "int32"),
+            "indices": np.array([0, 1, 0, 2], "int32"),
+        },
+        {"n": 3, "nnz": 4},
+    )
