@@ -9,7 +9,10 @@ from tvm import s_tir, tirx
 from .tiles import RowTile
 from .vectors import vectorize_groups
 
-__all__ = ["row_and_entry_blocks", "share_rows", "tile_row"]
+__all__ = ["COMMON_WIDTHS", "row_and_entry_blocks", "share_rows", "tile_row", "version_widths"]
+
+# Feature widths whose rows get code of their own.
+COMMON_WIDTHS = (32, 64, 128, 256)
 
 
 def row_and_entry_blocks(
@@ -70,6 +73,11 @@ def share_rows(
     sch.parallel(row)
     if indptr:
         sch.annotate(row, "tvm_sparse.balance", indptr[0])
+
+
+def version_widths(sch: s_tir.Schedule, row: s_tir.schedule.LoopRV) -> None:
+    """Compile the rows for each width of `COMMON_WIDTHS` besides any width."""
+    sch.annotate(row, "tvm_sparse.versions", list(COMMON_WIDTHS))
 
 
 def tile_row(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, tile: RowTile) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import s_tir
 from tvm.target import Target
 
-from .rows import row_and_entry_blocks, share_rows
+from .rows import row_and_entry_blocks, share_rows, version_widths
 from .tiles import RowTile
 from .vectors import reduce_lanes, vector_lanes, vectorize_groups
 
@@ -27,7 +27,7 @@ def schedule(
         Holds the sparse iteration `name` over rows, entries and features, the features reduced.
     tile : RowTile, optional
         Features that one step of a dot product takes, and so the number of accumulators; by
-        default four vectors of the target.
+        default two vectors of the target.
     target : tvm.target.Target, str, dict or None
         The CPU to schedule for.
     name : str
@@ -35,7 +35,7 @@ def schedule(
     """
     if tile is None:
         lanes = vector_lanes(target)
-        tile = RowTile(width=4 * lanes, lanes=lanes)
+        tile = RowTile(width=2 * lanes, lanes=lanes)
     rows, block = row_and_entry_blocks(sch, name)
     (row,) = sch.get_loops(rows)
     _, feature = sch.get_loops(block)
@@ -66,6 +66,7 @@ def schedule(
     sch.unroll(last)
     sch.decompose_reduction(block, last)
     share_rows(sch, row, entry)
+    version_widths(sch, row)
 
 
 def space(

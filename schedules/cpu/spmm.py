@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import s_tir
 from tvm.target import Target
 
-from .rows import row_and_entry_blocks, share_rows, tile_row
+from .rows import row_and_entry_blocks, share_rows, tile_row, version_widths
 from .tiles import RowTile
 
 __all__ = ["schedule", "space"]
@@ -43,6 +43,7 @@ def schedule(
     entry, _ = sch.get_loops(block)
     tile_row(sch, block, tile or RowTile.of_target(target, _bits(sch, block)))
     share_rows(sch, row, entry)
+    version_widths(sch, row)
 
 
 def space(

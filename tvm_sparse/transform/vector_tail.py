@@ -80,33 +80,50 @@ def _peel(loop: tirx.For, lanes: int, allocated: list[tirx.Buffer]) -> tirx.Stmt
     """Split a tile loop into whole tiles, halved tiles and a masked vector."""
     annotations = {key: value for key, value in loop.annotations.items() if key != TAIL}
     plain = _with_loop(loop, loop.extent, loop.body, annotations)
-    guard = _tile_guard(loop)
+    guard = tile_guard(loop)
     if guard is None:
         return plain
     width, extent = guard
     if width % lanes or (width // lanes) & (width // lanes - 1):
         return plain
 
+    analyzer = Analyzer()
     allocations, loop = _split_allocations(loop)
-    whole = _with_loop(loop, extent // width, _drop_guard(loop.body, loop.loop_var), annotations)
-    pieces = [*allocations, whole]
+    bare = _drop_guard(loop.body, loop.loop_var)
+    pieces: list[tuple] = []  # condition, statement
+
+    tiles = analyzer.simplify(extent // width)
+    if not _is_constant(tiles, 0):
+        pieces.append((None, _with_loop(loop, tiles, bare, annotations)))
     piece = width // 2
     while piece >= lanes:
-        base = extent // (2 * piece) * (2 * piece)
-        body = _drop_guard(loop.body, loop.loop_var)
-        body = _narrow(body, loop, width, piece)
-        body = _rebase(body, loop.loop_var, width, base)
-        if body is None:
-            return plain
-        pieces.append(tirx.IfThenElse(extent % (2 * piece) >= piece, body, None))
+        needed = analyzer.simplify(extent % (2 * piece) >= piece)
+        if not _is_constant(needed, 0):
+            base = extent // (2 * piece) * (2 * piece)
+            body = _rebase(_narrow(bare, loop, width, piece), loop.loop_var, width, base)
+            pieces.append((needed, body))
         piece //= 2
-    body = _narrow(loop.body, loop, width, lanes)
-    body = _rebase(body, loop.loop_var, width, extent // lanes * lanes)
-    if body is None:
+    needed = analyzer.simplify(extent % lanes > 0)
+    if not _is_constant(needed, 0):
+        body = _narrow(loop.body, loop, width, lanes)
+        body = _rebase(body, loop.loop_var, width, extent // lanes * lanes)
+        if body is not None:
+            body = tvm_ffi.structural_map(body, (tirx.For, lambda inner: _mask(inner, allocated)))
+        pieces.append((needed, body))
+
+    if any(body is None for _, body in pieces):
         return plain
-    body = tvm_ffi.structural_map(body, (tirx.For, lambda inner: _mask(inner, allocated)))
-    pieces.append(tirx.IfThenElse(extent % lanes > 0, body, None))
-    return tirx.SeqStmt(pieces)
+    statements = list(allocations)
+    for condition, body in pieces:
+        always = condition is None or _is_constant(condition, 1)
+        statements.append(body if always else tirx.IfThenElse(condition, body, None))
+    if not statements:
+        return tirx.Evaluate(0)
+    return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
+
+
+def _is_constant(expr, value: int) -> bool:
+    return isinstance(expr, tirx.IntImm) and int(expr) == value
 
 
 def _with_loop(loop: tirx.For, extent, body: tirx.Stmt, annotations: dict) -> tirx.For:
@@ -147,7 +164,7 @@ def _is_guard(stmt: tirx.IfThenElse, var: tirx.Var) -> bool:
     )
 
 
-def _tile_guard(loop: tirx.For):
+def tile_guard(loop: tirx.For):
     """Return the width of a tile and the extent that its predicate tests, or None."""
     width, extent = None, None
     for guard in _guards(loop.body, loop.loop_var):
