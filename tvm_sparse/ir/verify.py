@@ -184,6 +184,19 @@ def _check_groups(node: SparseIteration) -> Iterator[_Problem]:
                     "child of a dense_fixed axis, whose positions are coordinates",
                     node.span,
                 )
+            elif not _same_size(owner.length, group.parent.length):
+                yield _Problem(
+                    f"{where}: cannot attach {group.base.name} to {group.parent.name}: coordinates "
+                    f"of {group.parent.name} go up to {group.parent.length}, but {owner.name}, the "
+                    f"parent of {group.base.name}, has length {owner.length}",
+                    node.span,
+                )
+
+
+def _same_size(left: Expr, right: Expr) -> bool:
+    if isinstance(left, tirx.IntImm) and isinstance(right, tirx.IntImm):
+        return int(left.value) == int(right.value)
+    return tvm_ffi.structural_equal(left, right)
 
 
 def _check_init(node: SparseIteration) -> Iterator[_Problem]:
