@@ -150,7 +150,7 @@ def _ellmm(draw: Draw) -> Case:
     b[0] = np.inf
     b[0, 0, ::2] = np.nan
     return Case(
-        {"a": a, "b": b, "c": np.zeros((nb, blk, f), "float32"), "indices": indices.ravel()},
+        {"a": a, "b": b, "c": np.zeros((nb, blk, f), "float32"), "indices": indices},
         {"nb": nb, "mb": mb, "f": f, "col": col, "blk": blk},
         {"c": np.einsum("ijab,jbf->iaf", dense, used)},
     )

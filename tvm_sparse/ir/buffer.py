@@ -57,7 +57,7 @@ class SparseBuffer(Object):
     @property
     def storage_shape(self) -> list[Expr]:
         """Natural shape of the array that holds the buffer, e.g. ``(nnz, f)`` or ``(m, width)``."""
-        return [size for k in self.leaves for size in _storage_sizes(self.axes[k])]
+        return [size for k in self.leaves for size in storage_sizes(self.axes[k])]
 
 
 def ancestors(axis: Axis) -> list[Axis]:
@@ -70,7 +70,8 @@ def ancestors(axis: Axis) -> list[Axis]:
     return chain
 
 
-def _storage_sizes(axis: Axis) -> list[Expr]:
+def storage_sizes(axis: Axis) -> list[Expr]:
+    """Return the natural shape of an array with one element per slot of an axis."""
     if axis.kind == "sparse_fixed":
-        return [*_storage_sizes(axis.parent), axis.nnz_cols]
+        return [*storage_sizes(axis.parent), axis.nnz_cols]
     return [axis.slots]

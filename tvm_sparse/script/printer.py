@@ -22,7 +22,6 @@ __all__ = ["print_function", "print_module"]
 
 _DECLARE = "tvm_sparse.declare."
 _ITERATION = "tvm_sparse.sp_iter"
-_KINDS = {"S": IterVar.DataPar, "R": IterVar.CommReduce}
 
 
 def print_function(func: SparseFunc) -> str:
@@ -158,8 +157,9 @@ class _Surrogate:
         body = mutator.mutate(node.body)
         init = mutator.mutate(node.init) if node.init is not None else None
         iter_vars = []
-        for axis, _, var in node.iterators:
-            domain = Range.from_min_extent(tirx.const(0, axis.dtype), axis.length)
+        for var in node.iter_vars:
+            dtype = str(var.ty.dtype)
+            domain = Range.from_min_extent(tirx.const(0, dtype), tirx.const(1, dtype))
             iter_vars.append(IterVar(domain, var, IterVar.DataPar))
         axes = [self._loop_axis(axis) for axis in node.axes]
         mark = {_ITERATION: ";".join([node.kinds, node.name, *axes])}

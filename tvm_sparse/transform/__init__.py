@@ -2,6 +2,7 @@
 
 from .argument_shapes import RestoreArgumentShapes
 from .balance import BalanceRows, Grain
+from .hoist_index_loads import HoistIndexLoads
 from .lower_sparse_buffer import LowerSparseBuffer
 from .lower_sparse_iteration import LowerSparseIteration
 from .pipeline import PIPELINE_NAME, tvm_sparse_pipeline
@@ -12,6 +13,7 @@ __all__ = [
     "PIPELINE_NAME",
     "BalanceRows",
     "Grain",
+    "HoistIndexLoads",
     "HoistReductionInit",
     "LowerSparseBuffer",
     "LowerSparseIteration",

@@ -15,7 +15,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, Var
 
-from ..ir import Axis, SparseBuffer, SparseFunc
+from ..ir import Axis, SparseFunc
+from ..ir.buffer import storage_sizes
 from .fill_outputs import buffer_roles
 
 __all__ = ["LAYOUT_ATTR", "describe_layout", "evaluate_size", "read_layout"]
@@ -33,7 +34,7 @@ def describe_layout(func: SparseFunc) -> str:
         for what in ("indptr", "indices"):
             array = getattr(axis, what, None)
             if array is not None:
-                index_of.setdefault(array, (axis.name, what))
+                index_of.setdefault(array, (axis, what))
     args = []
     for param, name in names.items():
         if not tirx.is_buffer_var(param):
@@ -46,14 +47,16 @@ def describe_layout(func: SparseFunc) -> str:
             "dtype": str(param.ty.dtype),
             "role": roles.get(param, "input"),
         }
+        shape = param.ty.shape
         if param in sparse:
             shape = sparse[param].storage_shape
             entry["axes"] = [a.name for a in sparse[param].axes]
-        else:
-            shape = param.ty.shape
+        elif param in index_of:
+            axis, what = index_of[param]
+            entry["index_of"], entry["index_kind"] = axis.name, what
+            if what == "indices":
+                shape = storage_sizes(axis)
         entry["shape"] = [size_text(s, names) for s in shape]
-        if param in index_of:
-            entry["index_of"], entry["index_kind"] = index_of[param]
         args.append(entry)
     return json.dumps(
         {

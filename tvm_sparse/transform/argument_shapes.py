@@ -48,7 +48,7 @@ def _restore(func: tirx.PrimFunc) -> tirx.PrimFunc:
     params: list[Var] = []
     aliases = []
     for arg, flat in zip(layout["args"], func.params):
-        if "axes" not in arg or len(arg["shape"]) < 2 or len(flat.ty.shape) != 1:
+        if len(arg.get("shape", ())) < 2 or len(flat.ty.shape) != 1:
             params.append(flat)
             continue
         shaped = tirx.decl_buffer(

@@ -6,6 +6,8 @@ buffers; an access ``A[vi, vj]`` of a CSR matrix becomes ``A[J_indptr[vi] + vj]`
 
 from __future__ import annotations
 
+import operator
+
 import tvm
 import tvm_ffi
 from tvm import tirx
@@ -59,6 +61,8 @@ class _FlatBuffer:
         for k in self._leaves:
             slots = sizes[names[k]]
             total = slots if total is None else multiply(total, slots)
+        fits = isinstance(total, tirx.IntImm) and int(total.value) < 2**31
+        self._multiply = operator.mul if fits else multiply
         ty = buffer.ty
         self.flat = tirx.decl_buffer(
             [total],
@@ -77,7 +81,7 @@ class _FlatBuffer:
                 position = _add(self._arrays[axis["indptr"]][parent], local)
             elif axis["kind"] == "sparse_fixed":
                 width = self._sizes[f"{axis['name']}.nnz_cols"]
-                position = _add(multiply(parent, width), local)
+                position = _add(self._multiply(parent, width), local)
             else:
                 position = local
             by_name[axis["name"]] = position
@@ -89,7 +93,7 @@ class _FlatBuffer:
             if flat is None:
                 flat = position
             else:
-                flat = _add(multiply(flat, self._sizes[name]), position)
+                flat = _add(self._multiply(flat, self._sizes[name]), position)
         return flat
 
 

@@ -1,0 +1,142 @@
+"""Read ``indptr`` and ``indices`` once, outside of the loops that don't change the element read.
+
+Runs on loops, after blocks are gone. A load moves in front of the outermost serial loop where all variables
+of its index are known, but never out of a condition, which may be what makes the index valid, and never out of
+a parallel or thread loop.
+"""
+
+from __future__ import annotations
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Expr, IRModule, TensorLoad, Var
+from tvm.tirx import For, ForKind
+
+from ._access import variables_of
+from ._layout import read_layout
+
+__all__ = ["HoistIndexLoads"]
+
+_SEQUENTIAL = (ForKind.SERIAL, ForKind.UNROLLED, ForKind.VECTORIZED)
+
+
+@tvm.transform.module_pass(opt_level=0, name="HoistIndexLoads")
+class HoistIndexLoads:
+    """Bind loads of index arrays before the loops that they do not depend on.
+
+    Before::
+
+        for j in range(J_indptr[i + 1] - J_indptr[i]):
+            for k in range(f):
+                C[i * f + k] += A[J_indptr[i] + j] * B[J_indices[J_indptr[i] + j] * f + k]
+
+    After::
+
+        begin = J_indptr[i]
+        for j in range(J_indptr[i + 1] - begin):
+            column = J_indices[begin + j]
+            for k in range(f):
+                C[i * f + k] += A[begin + j] * B[column * f + k]
+    """
+
+    def transform_module(self, module: IRModule, _context) -> IRModule:
+        """Rewrite the functions of ``module`` that carry a layout."""
+        rewritten = IRModule(attrs=module.attrs)
+        for var, func in module.functions.items():
+            layout = read_layout(func) if isinstance(func, tirx.PrimFunc) else None
+            if layout is not None:
+                arrays = {
+                    param
+                    for arg, param in zip(layout["args"], func.params)
+                    if arg.get("index_of") is not None
+                }
+                func = func.with_body(_hoist(func.body, arrays))
+            rewritten[var] = func
+        return rewritten
+
+
+def _hoist(stmt: tirx.Stmt, arrays: set[Var]) -> tirx.Stmt:
+    def loop(node: For, mutator) -> tirx.Stmt:
+        if node.kind not in _SEQUENTIAL:
+            return mutator.default_mutate(node)
+        bindings = _invariant_loads(node, arrays)
+        binds = []
+        body, extent = node.body, node.extent
+        for load, var in bindings:
+            known = [(b.value, b.var) for b in binds]
+            value = _replace(load, known) if known else load
+            binds.append(tirx.Bind(var, value))
+            body, extent = (_replace(part, [(value, var), (load, var)]) for part in (body, extent))
+        rebuilt = For(
+            node.loop_var,
+            node.min,
+            extent,
+            node.kind,
+            _hoist(body, arrays),
+            node.thread_binding,
+            node.annotations,
+            node.step,
+            node.span,
+        )
+        return tirx.SeqStmt([*binds, rebuilt]) if binds else rebuilt
+
+    return tvm_ffi.structural_mutate(stmt, [(For, loop)])
+
+
+def _invariant_loads(loop: For, arrays: set[Var]) -> list[tuple[TensorLoad, Var]]:
+    """Return the loads in a loop, inner ones first, that could stand in front of it."""
+    inner = _defined_in(loop)
+    found: list[tuple[TensorLoad, Var]] = []
+
+    def visit(node, visitor) -> None:
+        if isinstance(node, tirx.IfThenElse):
+            visitor.visit(node.condition)
+        elif isinstance(node, tirx.While):
+            return
+        elif isinstance(node, tirx.Select) or _is_conditional(node):
+            return
+        elif isinstance(node, TensorLoad):
+            visitor.default_visit(node)
+            if node.source in arrays and not variables_of(node) & inner:
+                known = any(tvm_ffi.structural_equal(node, load) for load, _ in found)
+                if not known:
+                    name = f"{node.source.name}_{len(found)}"
+                    found.append((node, Var(name, str(node.ty.dtype))))
+        else:
+            visitor.default_visit(node)
+
+    tvm_ffi.structural_visit(
+        loop,
+        [((tirx.IfThenElse, tirx.While, tirx.Select, Call, TensorLoad), visit)],
+    )
+    return found
+
+
+def _is_conditional(node) -> bool:
+    return isinstance(node, Call) and getattr(node.op, "name", "").endswith("if_then_else")
+
+
+def _defined_in(loop: For) -> set[Var]:
+    """Variables and buffers that a loop defines or writes."""
+    inner = {loop.loop_var}
+    tvm_ffi.structural_walk(
+        loop.body,
+        [
+            (For, lambda node: inner.add(node.loop_var)),
+            (tirx.Bind, lambda node: inner.add(node.var)),
+            (tirx.AllocBuffer, lambda node: inner.add(node.buffer)),
+            (tirx.BufferStore, lambda node: inner.add(node.buffer)),
+        ],
+    )
+    return inner
+
+
+def _replace(node: tirx.Stmt | Expr, replacements: list[tuple[Expr, Expr]]):
+    def visit(load: TensorLoad, mutator):
+        for old, new in replacements:
+            if tvm_ffi.structural_equal(load, old):
+                return new
+        return mutator.default_mutate(load)
+
+    return tvm_ffi.structural_mutate(node, [(TensorLoad, visit)])
