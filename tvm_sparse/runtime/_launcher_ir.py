@@ -5,7 +5,9 @@ launcher has the C signature of ``TVMBackendParallelLaunch``. It cuts a parallel
 tasks for each thread, gives each thread its own contiguous group of tasks, and lets a thread
 that has finished its group take tasks from the others. The threads come from the OpenMP
 runtime that the process has already loaded (PyTorch's, MKL's, numba's), so that no second set of
-spinning workers competes for the cores; without one, from a small pool of its own.
+spinning workers competes for the cores; without one, from a small pool of its own. OpenMP's workers
+spin at barriers, which on a machine that others keep busy stalls a loop for whole time slices;
+a loop that lost over 2 ms so is followed by a second in which the own pool, which gives way, is used.
 
 The state shared by all launchers of a process is one block of memory, laid out by
 ``minimal.ThreadControl``; the offsets below are those of its fields.
@@ -27,6 +29,8 @@ _LIBRARY_CHANGES = 32
 _REFRESH = 40
 _SERIAL = 48
 _DEFAULT_THREADS = 52
+_OMP_TEAM_SIZE = 56
+_AVOID_OPENMP_UNTIL = 64
 _POOL_BUSY = 128
 _POOL_SIZE = 132
 _POOL_PENDING = 192
@@ -37,8 +41,9 @@ _WORKER_CONTROL = 72
 _WORKER_INDEX = 80
 
 _REGION_SOURCE = """
-; lambda, closure, omp_get_thread_num, counters, groups, tasks of a group, failed, unused
-%Region = type {{ ptr, ptr, ptr, ptr, i32, i32, i32, i32 }}
+; lambda, closure, omp_get_thread_num, counters, groups, tasks of a group, failed, arrived,
+; omp_get_num_threads, when the caller began its tasks, when it ended them
+%Region = type {{ ptr, ptr, ptr, ptr, i32, i32, i32, i32, ptr, i64, i64 }}
 %Env = type {{ ptr, i32 }}
 
 @tvm_sparse_control = internal global ptr null
@@ -54,6 +59,19 @@ declare i32 @sem_post(ptr)
 declare i32 @sem_wait(ptr)
 declare i32 @sem_trywait(ptr)
 declare i32 @sched_yield()
+declare i32 @clock_gettime(i32, ptr)
+
+; Nanoseconds of the monotonic clock.
+define internal i64 @tvm_sparse_now() {{
+  %time = alloca {{ i64, i64 }}
+  %code = call i32 @clock_gettime(i32 1, ptr %time)
+  %seconds = load i64, ptr %time
+  %rest.at = getelementptr i8, ptr %time, i64 8
+  %rest = load i64, ptr %rest.at
+  %whole = mul i64 %seconds, 1000000000
+  %now = add i64 %whole, %rest
+  ret i64 %now
+}}
 
 ; Run tasks until none is left, beginning with the own group.
 define internal void @tvm_sparse_drain(ptr %region, i32 %me) {{
@@ -103,11 +121,46 @@ exit:
   ret void
 }}
 
+; The master waits here, giving way, for the others: at the barrier of OpenMP it would spin on the
+; very core that a preempted worker may need, until the scheduler's time slice (milliseconds) ends.
 define internal void @tvm_sparse_openmp_worker(ptr %region) {{
+entry:
   %get.at = getelementptr %Region, ptr %region, i32 0, i32 2
   %get = load ptr, ptr %get.at
   %me = call i32 %get()
+  %arrived.at = getelementptr %Region, ptr %region, i32 0, i32 7
+  %is_master = icmp eq i32 %me, 0
+  br i1 %is_master, label %count_team, label %help
+help:
   call void @tvm_sparse_drain(ptr %region, i32 %me)
+  %helped = atomicrmw add ptr %arrived.at, i32 1 acq_rel
+  ret void
+count_team:
+  %began.at = getelementptr %Region, ptr %region, i32 0, i32 9
+  %began = call i64 @tvm_sparse_now()
+  store i64 %began, ptr %began.at
+  call void @tvm_sparse_drain(ptr %region, i32 0)
+  %ended.at = getelementptr %Region, ptr %region, i32 0, i32 10
+  %ended = call i64 @tvm_sparse_now()
+  store i64 %ended, ptr %ended.at
+  %first = atomicrmw add ptr %arrived.at, i32 1 acq_rel
+  %team_size.at = getelementptr %Region, ptr %region, i32 0, i32 8
+  %team_size.fn = load ptr, ptr %team_size.at
+  %team = call i32 %team_size.fn()
+  br label %wait
+wait:
+  %spins = phi i32 [ 0, %count_team ], [ %spins.inc, %wait_more ], [ 0, %give_way ]
+  %arrived = load atomic i32, ptr %arrived.at acquire, align 4
+  %all_here = icmp uge i32 %arrived, %team
+  br i1 %all_here, label %done, label %wait_more
+wait_more:
+  %spins.inc = add i32 %spins, 1
+  %tired = icmp ugt i32 %spins.inc, 2000
+  br i1 %tired, label %give_way, label %wait
+give_way:
+  %yielded = call i32 @sched_yield()
+  br label %wait
+done:
   ret void
 }}
 
@@ -303,6 +356,8 @@ fill:
   %r4 = getelementptr %Region, ptr %region, i32 0, i32 4
   %r5 = getelementptr %Region, ptr %region, i32 0, i32 5
   %r6 = getelementptr %Region, ptr %region, i32 0, i32 6
+  %r7 = getelementptr %Region, ptr %region, i32 0, i32 7
+  %r8 = getelementptr %Region, ptr %region, i32 0, i32 8
   store ptr %lambda, ptr %region
   store ptr %closure, ptr %r1
   store ptr %thread_num, ptr %r2
@@ -310,6 +365,10 @@ fill:
   store i32 %threads, ptr %r4
   store i32 %share, ptr %r5
   store i32 0, ptr %r6
+  store i32 0, ptr %r7
+  %team_size.at = getelementptr i8, ptr %control, i64 {omp_team_size}
+  %team_size = load ptr, ptr %team_size.at
+  store ptr %team_size, ptr %r8
   br label %clear
 clear:
   %c = phi i32 [ 0, %fill ], [ %c.inc, %clear ]
@@ -319,9 +378,31 @@ clear:
   %cleared = icmp uge i32 %c.inc, %threads
   br i1 %cleared, label %start, label %clear
 start:
-  br i1 %has_openmp, label %run_openmp, label %run_pool
+  br i1 %has_openmp, label %check_stall, label %run_pool
+check_stall:
+  %begin = call i64 @tvm_sparse_now()
+  %avoid.at = getelementptr i8, ptr %control, i64 {avoid_openmp_until}
+  %avoid = load i64, ptr %avoid.at
+  %avoided = icmp slt i64 %begin, %avoid
+  br i1 %avoided, label %run_pool, label %run_openmp
 run_openmp:
   call void %parallel(ptr @tvm_sparse_openmp_worker, ptr %region, i32 %threads, i32 0)
+  %end = call i64 @tvm_sparse_now()
+  %began.at = getelementptr %Region, ptr %region, i32 0, i32 9
+  %began = load i64, ptr %began.at
+  %ended.at = getelementptr %Region, ptr %region, i32 0, i32 10
+  %ended = load i64, ptr %ended.at
+  %total = sub i64 %end, %begin
+  %useful = sub i64 %ended, %began
+  %wasted = sub i64 %total, %useful
+  %long = icmp sgt i64 %wasted, {stall}
+  %wasted.twice = shl i64 %wasted, 1
+  %most = icmp sgt i64 %wasted.twice, %useful
+  %stalled = and i1 %long, %most
+  br i1 %stalled, label %avoid_openmp, label %finish
+avoid_openmp:
+  %until = add i64 %end, {avoidance}
+  store i64 %until, ptr %avoid.at
   br label %finish
 run_pool:
   %ran = call i32 @tvm_sparse_pool_run(ptr %control, ptr %region, i32 %threads)
@@ -397,6 +478,10 @@ def launcher_source() -> str:
         refresh=_REFRESH,
         serial=_SERIAL,
         default_threads=_DEFAULT_THREADS,
+        omp_team_size=_OMP_TEAM_SIZE,
+        avoid_openmp_until=_AVOID_OPENMP_UNTIL,
+        stall=2_000_000,
+        avoidance=1_000_000_000,
         pool_busy=_POOL_BUSY,
         pool_size=_POOL_SIZE,
         pool_pending=_POOL_PENDING,

@@ -367,10 +367,18 @@ class ThreadControl(ctypes.Structure):
         ("refresh", ctypes.c_void_p),
         ("serial", ctypes.c_int32),
         ("default_threads", ctypes.c_int32),
-        ("own_pool", ctypes.c_uint8 * (256 + 256 * 128 - 56)),
+        ("omp_team_size", ctypes.c_void_p),
+        ("avoid_openmp_until", ctypes.c_int64),
+        ("own_pool", ctypes.c_uint8 * (256 + 256 * 128 - 72)),
     )
 
 
+_OPENMP_FUNCTIONS = (
+    "omp_get_thread_num",
+    "omp_get_num_threads",
+    "omp_get_max_threads",
+    "GOMP_parallel",
+)
 _OPENMP_NAME = re.compile(r"lib(gomp|iomp5|omp)[-.\w]*\.so[.\d]*$")
 
 
@@ -420,12 +428,12 @@ def _choose_openmp(control: ThreadControl) -> str | None:
             library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
             addresses = [
                 ctypes.cast(getattr(library, name), ctypes.c_void_p).value
-                for name in ("omp_get_thread_num", "omp_get_max_threads", "GOMP_parallel")
+                for name in _OPENMP_FUNCTIONS
             ]
         except (OSError, AttributeError):
             continue
-        control.omp_thread_num, control.omp_max_threads = addresses[:2]
-        control.omp_parallel = addresses[2]  # last: it switches the others on
+        control.omp_thread_num, control.omp_team_size, control.omp_max_threads = addresses[:3]
+        control.omp_parallel = addresses[3]  # last: it switches the others on
         return path
     control.omp_parallel = None
     return None
