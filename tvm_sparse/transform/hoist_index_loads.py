@@ -51,9 +51,21 @@ class HoistIndexLoads:
                     for arg, param in zip(layout["args"], func.params)
                     if arg.get("index_of") is not None
                 }
-                func = func.with_body(_hoist(func.body, arrays))
+                func = func.with_body(_hoist(func.body, _with_aliases(func.body, arrays)))
             rewritten[var] = func
         return rewritten
+
+
+def _with_aliases(body: tirx.Stmt, arrays: set[Var]) -> set[Var]:
+    """Add the flat buffers that stand for index arrays of several dimensions."""
+    aliases: set[Var] = set()
+
+    def collect(node: tirx.DeclBuffer) -> None:
+        if variables_of(node.data) & arrays:
+            aliases.add(node.buffer)
+
+    tvm_ffi.structural_walk(body, [(tirx.DeclBuffer, collect)])
+    return arrays | aliases
 
 
 def _hoist(stmt: tirx.Stmt, arrays: set[Var]) -> tirx.Stmt:
