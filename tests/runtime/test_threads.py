@@ -111,7 +111,7 @@ def test_loops_run_on_the_openmp_threads_of_pytorch():
 OWN_POOL = """
     import sys
     sys.modules["torch"] = None  # nothing in the process shall load OpenMP
-    import os, threading, numpy as np, scipy.sparse as sp
+    import os, threading, time, numpy as np, scipy.sparse as sp
     from runtime_kernels import SPMM, build, spmm_kernel
     from tvm_sparse.runtime import get_num_threads, minimal, openmp_runtime, set_num_threads
 
@@ -144,6 +144,9 @@ OWN_POOL = """
     workers = [threading.Thread(target=check, args=(50,)) for _ in range(4)]
     [worker.start() for worker in workers]
     [worker.join() for worker in workers]
+    deadline = time.monotonic() + 10  # joined threads take a moment to leave the system's list
+    while threads() > before + 5 and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert threads() == before + 5
     assert len(os.sched_getaffinity(0)) == minimal.thread_control().default_threads
     print("done")

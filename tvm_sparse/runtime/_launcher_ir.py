@@ -6,8 +6,8 @@ tasks for each thread, gives each thread its own contiguous group of tasks, and 
 that has finished its group take tasks from the others. The threads come from the OpenMP
 runtime that the process has already loaded (PyTorch's, MKL's, numba's), so that no second set of
 spinning workers competes for the cores; without one, from a small pool of its own. OpenMP's workers
-spin at barriers, which on a machine that others keep busy stalls a loop for whole time slices;
-a loop that lost over 2 ms so is followed by a second in which the own pool, which gives way, is used.
+spin at barriers, which on a machine that others keep busy stalls a loop for whole time slices; a
+loop that lost over 2 ms so is followed by a second in which the own pool, which gives way, is used.
 
 The state shared by all launchers of a process is one block of memory, laid out by
 ``minimal.ThreadControl``; the offsets below are those of its fields.
