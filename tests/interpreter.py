@@ -187,7 +187,7 @@ class _Interpreter:
             spatial = [(axis, var) for axis, kind, var in node.iterators if kind == "S"]
             reduced = {axis for axis, kind, _ in node.iterators if kind == "R"}
             self.each(
-                [(self._init_axis(axis, node, reduced), [var]) for axis, var in spatial],
+                [(self._init_axis(axis, reduced), [var]) for axis, var in spatial],
                 lambda: self.statement(node.init),
             )
             self.entries = dict(outer)
@@ -199,19 +199,14 @@ class _Interpreter:
         self.each(groups, lambda: self.statement(node.body))
         self.entries = outer
 
-    def _init_axis(self, axis: Axis, node: SparseIteration, reduced: set[Axis]) -> Axis:
+    def _init_axis(self, axis: Axis, reduced: set[Axis]) -> Axis:
         """The entries of a spatial axis; all coordinates where they depend on a reduction."""
-        parent, groups = axis.parent_axis, [g for g in node.axes if isinstance(g, FusedAxis)]
-        fused_with_reduction = any(
-            axis in list(g.members) and reduced & set(g.members) for g in groups
-        )
-        under = False
+        parent = axis.parent_axis
         while parent is not None:
-            under |= parent in reduced
+            if parent in reduced:
+                return DenseFixedAxis(name=axis.name, length=axis.length, dtype=axis.dtype)
             parent = parent.parent_axis
-        if not (under or fused_with_reduction):
-            return axis
-        return DenseFixedAxis(name=axis.name, length=axis.length, dtype=axis.dtype)
+        return axis
 
     def each(self, groups: list, action: Callable[[], None]) -> None:
         """Run ``action`` for every combination of entries, the first group outermost."""

@@ -341,18 +341,19 @@ class _Writer:
 
     def load(self, buffer: _Buffer, scope: list[_Iterator], depth: int) -> str | None:
         """Return a load, ``None`` if it would have to search an axis with duplicates."""
-        chosen: dict[_Axis, _Iterator | None] = {}
+        straight: dict[_Axis, _Iterator] = {}
         texts = []
         for axis in buffer.axes:
             own = [it for it in scope if it.axis is axis]
-            iterator = self.pick(own) if own and self.chance(80) else None
-            if not axis.unique:
-                iterator = own[0] if own else None
-                straight = iterator is not None and iterator.attached_to is None
-                straight = straight and iterator.owner is chosen.get(axis.parent)
-                if not straight:
-                    return None
-            chosen[axis] = iterator
+            owner = straight.get(axis.parent)
+            direct = [it for it in own if not it.attached_to and it.owner is owner]
+            if not axis.unique and not direct:
+                return None
+            iterator = None
+            if direct and (not axis.unique or self.chance(70)):
+                iterator = straight[axis] = direct[0]
+            elif own and self.chance(50):
+                iterator = own[0]
             texts.append(iterator.var if iterator else self.index(scope, depth))
         return f"{buffer.name}[{', '.join(texts)}]"
 

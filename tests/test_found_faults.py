@@ -75,3 +75,73 @@ def f(x: T.handle, y: T.handle, indptr: T.handle, indices: T.handle, n: T.int32,
         },
         {"n": 3, "nnz": 4},
     )
+
+
+RAGGED = {
+    "p": np.array([0, 2, 2, 5], "int32"),
+    "indptr": np.array([0, 1, 1, 3], "int32"),
+    "indices": np.array([2, 0, 1], "int32"),
+    "x": np.array([1.0, 2.0, 3.0]),
+}
+
+
+def test_init_does_not_repeat_the_searches_of_the_update():
+    """A search in the row of an axis that follows the reduction was declared twice."""
+    check(
+        """
+@S.prim_func
+def f(x: T.handle, y: T.handle, p: T.handle, indptr: T.handle, indices: T.handle, n: T.int32):
+    I = S.dense_fixed(n)
+    K = S.dense_fixed(n)
+    R = S.dense_variable(I, (4, 5), p, "int32")
+    J = S.sparse_variable(I, (n, 3), (indptr, indices), "int32")
+    X = S.match_sparse_buffer(x, (I, J), "float64")
+    Y = S.match_sparse_buffer(y, (I, R), "float64")
+    with S.sp_iter([I, K, R], "SRS", "ragged") as [i, k, r]:
+        with T.init():
+            Y[i, r] = T.float64(4)
+        Y[i, r] = Y[i, r] + X[i, r] * X[k, r]
+""",
+        {**RAGGED, "y": np.zeros(5)},
+        {"n": 3},
+    )
+
+
+def test_init_follows_owner_searches_of_a_fused_axis_after_the_reduction():
+    check(
+        """
+@S.prim_func
+def f(x: T.handle, y: T.handle, indptr: T.handle, indices: T.handle, n: T.int32):
+    I = S.dense_fixed(n)
+    K = S.dense_fixed(n)
+    J = S.sparse_variable(I, (n, 3), (indptr, indices), "int32")
+    X = S.match_sparse_buffer(x, (I, J), "float64")
+    Y = S.match_sparse_buffer(y, (I, J), "float64")
+    with S.sp_iter([K, S.fuse(I, J)], "RSS", "sampled") as [k, i, j]:
+        with T.init():
+            Y[i, j] = T.float64(i)
+        Y[i, j] = Y[i, j] + X[k, j] * X[i, k]
+""".replace("T.float64(i)", 'T.cast(i, "float64")'),
+        {k: v for k, v in RAGGED.items() if k != "p"} | {"y": np.zeros(3)},
+        {"n": 3},
+    )
+
+
+def test_spatial_axis_fused_with_a_reduction_owns_another_spatial_axis():
+    check(
+        """
+@S.prim_func
+def f(x: T.handle, y: T.handle, p: T.handle, indptr: T.handle, indices: T.handle, n: T.int32):
+    I = S.dense_fixed(n)
+    R = S.dense_variable(I, (4, 5), p, "int32")
+    J = S.sparse_variable(I, (n, 3), (indptr, indices), "int32")
+    X = S.match_sparse_buffer(x, (I, J), "float64")
+    Y = S.match_sparse_buffer(y, (I, R), "float64")
+    with S.sp_iter([S.fuse(I, J), R], "SRS", "rows") as [i, j, r]:
+        with T.init():
+            Y[i, r] = T.float64(1)
+        Y[i, r] = Y[i, r] + X[i, j]
+""",
+        {**RAGGED, "y": np.zeros(5)},
+        {"n": 3},
+    )

@@ -63,13 +63,34 @@ def verify(func: SparseFunc) -> None:
     >>> from tvm_sparse import ir, schedules
     >>> ir.verify(schedules.spmm.program())
     """
-    problems = [*_check_buffers(func), *_check_statement(func.body, func, _Scope())]
+    problems = [
+        *_check_axes(func),
+        *_check_buffers(func),
+        *_check_statement(func.body, func, _Scope()),
+    ]
     if not problems:
         return
     lines = [f"{describe_span(p.span)}{p.message}" for p in problems]
     error = SparseProgramError(f"function {func.name}: " + "\n  ".join(lines))
     error.span = next((p.span for p in problems if p.span is not None), None)
     raise error
+
+
+# --- axes --------------------------------------------------------------------------------------
+
+
+def _check_axes(func: SparseFunc) -> Iterator[_Problem]:
+    """Sizes that are known must fit the index dtype."""
+    for axis in func.axes:
+        if axis.dtype != "int32":
+            continue
+        for what in ("length", "nnz", "nnz_cols"):
+            size = getattr(axis, what, None)
+            if isinstance(size, tirx.IntImm) and int(size.value) >= 2**31:
+                yield _Problem(
+                    f"axis {axis.name}: {what} {int(size.value)} does not fit index dtype int32; "
+                    "declare the axis, and pass its arrays, as int64"
+                )
 
 
 # --- buffers -----------------------------------------------------------------------------------

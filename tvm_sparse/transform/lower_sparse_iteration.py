@@ -226,7 +226,7 @@ class _FunctionLowering:
             return self._with_separate_init(node)
         outer = dict(self.iterators)
         filling = FILL_MARK in node.annotations
-        clean = _init_is_dense(node) is None
+        clean = _init_axes(node) is None
         loops = self._open_loops(node, filling, clean)
         body = self.statement(node.body)
         init = self.statement(node.init) if node.init is not None else None
@@ -349,7 +349,7 @@ class _FunctionLowering:
 
     def _init_fits_block(self, node: SparseIteration) -> bool:
         """Whether ``init`` can stand in the block of the first reduction iterator."""
-        if _init_is_dense(node) is not None:
+        if _init_axes(node) is not None:
             return False
         own = {var: axis for axis, _, var in node.iterators}
         direct = True
@@ -369,11 +369,11 @@ class _FunctionLowering:
 
     def _with_separate_init(self, node: SparseIteration) -> tirx.Stmt:
         """Write the init values in an iteration of their own, then accumulate."""
-        dense = _init_is_dense(node) or {}
+        own = _init_axes(node) or {}
         axes, variables = [], []
         for axis, kind, var in node.iterators:
             if kind == "S":
-                axes.append(dense.get(var, axis))
+                axes.append(own.get(var, axis))
                 variables.append(var)
         fresh = {v: Var(v.name, str(v.ty.dtype)) for v in variables}
         init_body = tvm_ffi.structural_map(node.init, [(Var, lambda v: fresh.get(v, v))])
@@ -421,6 +421,7 @@ class _FunctionLowering:
             if holds_init:
                 later = loops[loops.index(segment[-1]) + 1 :]
                 block_init = _init_nest(init, later, [g for lp in loops for g in lp.guards])
+                block_init = _after_searches(block_init, last.prologue)
             content = _block_nest(
                 self._unique(f"{name}_{number}"), segment, content, block_init, node.annotations
             )
@@ -475,11 +476,65 @@ def _init_nest(init, later: list[_Loop], guards: list[tuple[Expr, bool]]) -> tir
     stmt = _guarded(init, inner_guards)
     for loop in reversed(spatial):
         zero = tirx.const(0, str(loop.loop_var.ty.dtype))
-        if loop.prologue.statements:
-            stmt = tirx.SeqStmt([*loop.prologue.statements, stmt])
-            stmt = _realize("searches", [], stmt, buffers=loop.prologue.buffers)
+        stmt = _after_searches(stmt, loop.prologue)
         stmt = tirx.For(fresh[loop.block_var], zero, loop.extent, tirx.ForKind.SERIAL, stmt)
     return tvm_ffi.structural_map(stmt, [(Var, lambda v: fresh.get(v, v))])
+
+
+def _after_searches(stmt: tirx.Stmt, prologue: Prologue) -> tirx.Stmt:
+    """Precede a statement by the searches of a prologue that it uses, on scratch of their own."""
+    searches = _searches_for(stmt, prologue)
+    if not searches:
+        return stmt
+    scratch = {
+        b: tirx.decl_buffer(b.ty.shape, str(b.ty.dtype), b.name, scope="local")
+        for b in prologue.buffers
+    }
+    stmt = _with_buffers(tirx.SeqStmt([*searches, stmt]), scratch)
+    return _realize("searches", [], stmt, buffers=scratch.values())
+
+
+def _searches_for(stmt: tirx.Stmt, prologue: Prologue) -> list[tirx.Stmt]:
+    """The statements of a prologue whose results a statement uses, directly or not."""
+    needed = _buffers_in(stmt)
+    kept: list[tirx.Stmt] = []
+    for search in reversed(prologue.statements):
+        if needed & _buffers_stored(search):
+            kept.insert(0, search)
+            needed |= _buffers_in(search)
+    return kept
+
+
+def _with_buffers(stmt: tirx.Stmt, buffers: dict[Var, Var]) -> tirx.Stmt:
+    """Replace buffer variables in loads and stores."""
+
+    def load(node: TensorLoad, mutator) -> Expr:
+        indices = [mutator.mutate(e) for e in node.indices]
+        return tirx.BufferLoad(buffers.get(node.source, node.source), indices)
+
+    def store(node: tirx.BufferStore, mutator) -> tirx.Stmt:
+        value, indices = mutator.mutate(node.value), [mutator.mutate(e) for e in node.indices]
+        return tirx.BufferStore(buffers.get(node.buffer, node.buffer), value, indices)
+
+    return tvm_ffi.structural_mutate(stmt, [(TensorLoad, load), (tirx.BufferStore, store)])
+
+
+def _buffers_in(stmt: tirx.Stmt) -> set[Var]:
+    found: set[Var] = set()
+    tvm_ffi.structural_walk(
+        stmt,
+        [
+            (TensorLoad, lambda e: found.add(e.source)),
+            (tirx.BufferStore, lambda s: found.add(s.buffer)),
+        ],
+    )
+    return found
+
+
+def _buffers_stored(stmt: tirx.Stmt) -> set[Var]:
+    found: set[Var] = set()
+    tvm_ffi.structural_walk(stmt, [(tirx.BufferStore, lambda s: found.add(s.buffer))])
+    return found
 
 
 def _realize(
@@ -504,27 +559,30 @@ def _inside(coordinate: Expr, length: Expr) -> Expr:
     return tirx.And(coordinate >= 0, coordinate < length.astype(str(coordinate.ty.dtype)))
 
 
-def _init_is_dense(node: SparseIteration) -> dict[Var, Axis] | None:
-    """Spatial iterators whose init points are not the entries that the update visits.
+def _init_axes(node: SparseIteration) -> dict[Var, Axis] | None:
+    """Axes that init ranges over where they differ from the loops of the update.
 
-    An iterator under a reduction axis, or in a fused group that reduces, visits an output point
-    many times; its init ranges over all coordinates instead. None where there is no such iterator.
+    An iterator under a reduction axis visits an output point many times; its init ranges over all
+    coordinates. One that is fused with a reduction is looped over by itself. None where the loops
+    of the update serve.
     """
     from ..ir import DenseFixedAxis  # noqa: PLC0415
 
-    dense: dict[Var, Axis] = {}
+    own: dict[Var, Axis] = {}
     for group in node.axes:
         mixed = isinstance(group, FusedAxis) and "R" in _kinds_of(node, group)
         members = group.members if isinstance(group, FusedAxis) else [group]
         for axis, kind, var in node.iterators:
             if axis not in members or kind == "R":
                 continue
-            if mixed or _descends_from_reduction(node, axis):
+            if _descends_from_reduction(node, axis):
                 stored = axis.base if isinstance(axis, AttachedAxis) else axis
-                dense[var] = DenseFixedAxis(
+                own[var] = DenseFixedAxis(
                     name=f"{axis.name}_all", length=stored.length, dtype=stored.dtype
                 )
-    return dense or None
+            elif mixed:
+                own[var] = axis
+    return own or None
 
 
 def _kinds_of(node: SparseIteration, group: FusedAxis) -> str:
