@@ -13,8 +13,9 @@ import tvm
 import tvm_ffi
 from runtime_kernels import SPMM, build, spmm_kernel
 
+from tvm_sparse.runtime import executable as executable_module
 from tvm_sparse.runtime import load, minimal
-from tvm_sparse.runtime.threads import load_launcher
+from tvm_sparse.runtime.threads import load_launcher, module_header
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +141,7 @@ def test_cpu_features_are_checked_at_load(tmp_path, monkeypatch):
     features = ["avx512f", "fma", "slow-pmullq", "made-up"]
     executable = build({"spmm": (spmm_kernel, SPMM)}, cpu_features=features)
     path = executable.export_library(tmp_path / "k.so")
-    monkeypatch.setattr(minimal, "_architecture", lambda: "x86_64")
+    monkeypatch.setattr(minimal, "host_architecture", lambda: "x86_64")
     monkeypatch.setattr(minimal, "_check_elf", lambda path: None)
     monkeypatch.setattr(minimal, "_host_cpu_flags", lambda: {"fma", "avx2"})
     with pytest.raises(ValueError, match="features that this processor lacks: avx512f;"):
@@ -161,19 +162,37 @@ def test_the_hosts_own_cpu_features_are_found(tmp_path):
     assert minimal.missing_cpu_features([name for name in features if name in known]) == []
 
 
-def test_cross_compiled_code_carries_its_launcher_and_metadata(tmp_path):
-    target = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"}
-    if not tvm.get_global_func("codegen.llvm_target_enabled", allow_missing=True):
-        pytest.skip("this TVM can't tell its targets")
-    module = tvm.IRModule({"spmm": spmm_kernel.with_attr("global_symbol", "spmm")})
-    compiled = tvm.compile(module, target=target)
-    source = compiled.mod.inspect_source("ll")
-    layout, triple = (
-        next(line for line in source.splitlines() if line.startswith(f"target {key}")).split('"')[1]
-        for key in ("datalayout", "triple")
-    )
-    load_launcher(layout, triple, {"functions": {}}).write_to_file(str(tmp_path / "l.o"), "o")
-    assert (tmp_path / "l.o").read_bytes()[18] == 183
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (
+            {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"},
+            "compiled for aarch64, and this machine is x86_64",
+        ),
+        ({"kind": "llvm", "mcpu": "sapphirerapids"}, "processor lacks: avx512fp16"),
+    ],
+    ids=["another family", "another processor"],
+)
+def test_code_for_another_processor_is_built_but_not_run(
+    matrix, dense, tmp_path, monkeypatch, target, message
+):
+    monkeypatch.setattr(executable_module, "host_architecture", lambda: "x86_64")
+    monkeypatch.setattr(executable_module, "missing_cpu_features", lambda names: names)
+    monkeypatch.setattr(tvm, "get_global_func", no_features)
+    features = ["avx512fp16"] if "mtriple" not in target else []
+    executable = build({"spmm": (spmm_kernel, SPMM)}, target, features)
+    with pytest.raises(ValueError, match=message):
+        executable(matrix, dense)
+    layout, triple = module_header(executable.module)
+    load_launcher(layout, triple, executable.metadata).write_to_file(str(tmp_path / "l.o"), "o")
+    machine = (tmp_path / "l.o").read_bytes()[18]
+    assert minimal._ELF_MACHINES[machine] == triple.split("-")[0]
+
+
+def no_features(name, *rest, find=tvm.get_global_func):
+    if name == "tvm.codegen.llvm.GetHostCPUFeatures":
+        return dict
+    return find(name, *rest)
 
 
 def test_metadata_of_any_text_survives(tmp_path):

@@ -21,6 +21,7 @@ from tvm_sparse.runtime import (
     openmp_runtime,
     set_num_threads,
 )
+from tvm_sparse.runtime.threads import attach_process_launcher
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the launcher is for Linux")
 
@@ -231,6 +232,19 @@ def test_modules_without_the_entry_keep_tvms_pool(problem):
     assert not minimal.attach_launcher(plain.module)
     set_num_threads(1)
     assert np.array_equal(plain(matrix, dense), expected)
+
+
+@LINUX
+def test_libraries_of_tvms_own_export_get_the_processes_launcher(problem, tmp_path):
+    matrix, dense, expected = problem
+    module = tvm.IRModule({"spmm": spmm_kernel.with_attr("global_symbol", "spmm")})
+    path = str(tmp_path / "k.so")
+    tvm.compile(add_launcher_entry(module), target="llvm").export_library(path)
+    loaded = tvm.runtime.load_module(path)
+    assert attach_process_launcher(loaded)
+    metadata = {"version": 1, "functions": {"spmm": SPMM}, "target": {}, "cpu_features": []}
+    set_num_threads(3)
+    assert np.array_equal(Executable(loaded, metadata)(matrix, dense), expected)
 
 
 def test_an_entry_is_added_once():

@@ -60,10 +60,13 @@ class Dimension:
         self.symbols = tuple(
             dict.fromkeys(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
         )
+        self.is_name = isinstance(tree.body, ast.Name)
         self._code = compile(tree, "<dimension>", "eval")
 
     def evaluate(self, sizes: Mapping[str, int]) -> int:
         """Return the value under `sizes`, which must hold every name of the expression."""
+        if self.is_name:
+            return sizes[self.symbols[0]]
         return eval(self._code, {"__builtins__": {}}, dict(sizes))
 
     def solve(self, value: int, sizes: Mapping[str, int]) -> tuple[str, int] | None:
@@ -76,14 +79,17 @@ class Dimension:
         unknown = [name for name in self.symbols if name not in sizes]
         if len(unknown) != 1:
             return None
+        name = unknown[0]
+        if self.is_name:
+            return name, value
         try:
-            at_zero = self.evaluate({**sizes, unknown[0]: 0})
-            slope = self.evaluate({**sizes, unknown[0]: 1}) - at_zero
+            at_zero = self.evaluate({**sizes, name: 0})
+            slope = self.evaluate({**sizes, name: 1}) - at_zero
         except ZeroDivisionError:
             return None
         if slope == 0:
             return None
-        return unknown[0], (value - at_zero) // slope
+        return name, (value - at_zero) // slope
 
     def __repr__(self) -> str:
         return f"Dimension({self.text!r})"
@@ -107,14 +113,17 @@ def solve_sizes(
     {'m': 3, 'f': 4}
     """
     sizes = dict(known)
-    waiting = list(equations)
+    waiting = [equation for equation in equations if equation[0].symbols]
     progress = True
     while progress:
         progress = False
-        for equation in list(waiting):
-            solution = equation[0].solve(equation[1], sizes)
+        still_waiting = []
+        for extent, value in waiting:
+            solution = extent.solve(value, sizes)
             if solution is not None:
                 sizes[solution[0]] = solution[1]
-                waiting.remove(equation)
                 progress = True
+            elif any(name not in sizes for name in extent.symbols):
+                still_waiting.append((extent, value))
+        waiting = still_waiting
     return sizes

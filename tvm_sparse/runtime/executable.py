@@ -25,11 +25,18 @@ from .arrays import (
     is_sparse_matrix,
     is_torch,
     may_overlap,
+    numpy_dtype,
     overlaps_itself,
 )
 from .dimensions import Dimension, dimension, solve_sizes
 from .export import copy_library, export_library
-from .minimal import array_to_tensor
+from .minimal import (
+    KNOWN_ARCHITECTURES,
+    array_to_tensor,
+    describe_missing,
+    host_architecture,
+    missing_cpu_features,
+)
 from .sparse_arguments import SparseArrays, index_parameters, unpack_sparse
 from .structure import (
     check_coordinates,
@@ -38,7 +45,7 @@ from .structure import (
     check_order,
     check_padded_rows,
 )
-from .threads import attach_process_launcher
+from .threads import attach_process_launcher, module_header
 
 _VALIDATION_LEVELS = ("cheap", "full")
 _WRITTEN_ROLES = ("output", "inout")
@@ -81,9 +88,16 @@ class Executable:
         self._path = path
         self._compiled = module if isinstance(module, tvm.runtime.Executable) else None
         self.module = self._compiled.jit() if self._compiled is not None else module
-        attach_process_launcher(self.module)
+        refusal = _foreign_target(self.module, metadata)
+        if refusal is None and self.module.kind == "llvm":
+            attach_process_launcher(self.module)
         self._functions = {
-            name: KernelFunction(name, self.module.get_function(name), function, self.validate)
+            name: KernelFunction(
+                name,
+                self.module.get_function(name) if refusal is None else _refusing(refusal),
+                function,
+                self.validate,
+            )
             for name, function in metadata["functions"].items()
         }
         names = list(self._functions)
@@ -231,6 +245,7 @@ class _Signature:
         self.shapes = {
             p["name"]: tuple(dimension(extent) for extent in p["shape"]) for p in self.buffers
         }
+        self.dtypes = {p["name"]: numpy_dtype(p["dtype"]) for p in self.buffers}
         self.aliases = {
             p["buffer"]: p["name"]
             for p in self.buffers
@@ -355,8 +370,8 @@ class _Signature:
                 pointer = views[index]
                 if pointer.ndim != 1 or not pointer.size or pointer[0] != 0:
                     return False
-                if len(stored.symbols) == 1 and stored.text == stored.symbols[0]:
-                    expected = args[self.position[stored.text]]
+                if stored.is_name:
+                    expected = args[self.position[stored.symbols[0]]]
                 else:
                     expected = stored.evaluate({name: args[at] for name, at in scalars})
                 if pointer[-1] != expected:
@@ -558,7 +573,8 @@ class _Binding:
             view = self.views.get(name)
             if view is None:
                 raise TypeError(f"{label}: missing")
-            if view.dtype.name != parameter["dtype"]:
+            wanted = signature.dtypes[name]
+            if view.dtype != wanted and view.dtype.newbyteorder("=") != wanted:
                 raise TypeError(
                     f"{label}: expected dtype {parameter['dtype']}, found {view.dtype.name}"
                 )
@@ -655,6 +671,26 @@ class _Binding:
         if matrix is None or matrix.rebuild is None:
             return self.results[name]
         return matrix.rebuild(self.results[name])
+
+
+def _foreign_target(module: tvm_ffi.Module, metadata: dict) -> str | None:
+    """Say why this machine can't run `module`, which may still be exported; None if it can."""
+    if module.kind != "llvm":
+        return None
+    family = module_header(module)[1].split("-")[0]
+    if family in KNOWN_ARCHITECTURES and family != host_architecture():
+        return f"was compiled for {family}, and this machine is {host_architecture()}; export it"
+    missing = missing_cpu_features(metadata.get("cpu_features") or [])
+    host = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")() if missing else {}
+    missing = [name for name in missing if not host.get(name)]
+    return describe_missing(metadata, missing) if missing else None
+
+
+def _refusing(reason: str) -> Callable[..., None]:
+    def refuse(*args: Any) -> None:
+        raise ValueError(f"the kernel {reason}")
+
+    return refuse
 
 
 def _packed(view: np.ndarray) -> np.ndarray:

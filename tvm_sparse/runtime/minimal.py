@@ -39,7 +39,7 @@ SET_LAUNCHER_FUNCTION = "tvm_sparse_set_launcher"
 METADATA_FUNCTION = "tvm_sparse_metadata"
 
 # LLVM's name of a CPU feature -> the kernel's name in /proc/cpuinfo. Features that no
-# generated code depends on (tuning hints, system instructions) are left out, and not checked.
+# generated code depends on by itself (tuning hints, system instructions, AMX) are not checked.
 _X86_FLAGS = {
     "sse3": "pni",
     "ssse3": "ssse3",
@@ -77,9 +77,6 @@ _X86_FLAGS = {
     "avx512vpopcntdq": "avx512_vpopcntdq",
     "avx512bf16": "avx512_bf16",
     "avx512fp16": "avx512_fp16",
-    "amx-tile": "amx_tile",
-    "amx-int8": "amx_int8",
-    "amx-bf16": "amx_bf16",
 }
 _AARCH64_FLAGS = {
     "neon": "asimd",
@@ -94,6 +91,7 @@ _AARCH64_FLAGS = {
 _ARCHITECTURES = {"amd64": "x86_64", "x64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
 # The machine field of an ELF header.
 _ELF_MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64", 3: "i386", 40: "arm"}
+KNOWN_ARCHITECTURES = frozenset(_ELF_MACHINES.values())
 
 
 # --- Loading -----------------------------------------------------------------------------------
@@ -218,12 +216,17 @@ def check_target(metadata: dict, path: str | os.PathLike) -> None:
     """Refuse a library whose CPU features this processor lacks."""
     missing = missing_cpu_features(metadata.get("cpu_features") or [])
     if missing:
-        target = metadata.get("target", {})
-        raise ValueError(
-            f"path: {path} was compiled for {target.get('mcpu', 'another processor')!r} and needs "
-            f"CPU features that this processor lacks: {', '.join(missing)}; compile it for this "
-            "machine, or with a smaller mcpu in the target"
-        )
+        raise ValueError(f"path: {path} {describe_missing(metadata, missing)}")
+
+
+def describe_missing(metadata: dict, missing: list[str]) -> str:
+    """Say what a processor without the CPU features `missing` means for a library."""
+    target = metadata.get("target", {})
+    return (
+        f"was compiled for {target.get('mcpu', 'another processor')!r} and needs CPU features that "
+        f"this processor lacks: {', '.join(missing)}; compile it for this machine, or with a "
+        "smaller mcpu in the target"
+    )
 
 
 def missing_cpu_features(features: list[str]) -> list[str]:
@@ -231,14 +234,15 @@ def missing_cpu_features(features: list[str]) -> list[str]:
 
     Features that can't be looked up on this system are taken as present.
     """
-    names = _AARCH64_FLAGS if _architecture() == "aarch64" else _X86_FLAGS
+    names = _AARCH64_FLAGS if host_architecture() == "aarch64" else _X86_FLAGS
     flags = _host_cpu_flags()
     if not flags:
         return []
     return sorted(name for name in features if name in names and names[name] not in flags)
 
 
-def _architecture() -> str:
+def host_architecture() -> str:
+    """Return the processor family of this machine in LLVM's spelling."""
     machine = platform.machine().lower()
     return _ARCHITECTURES.get(machine, machine)
 
@@ -263,8 +267,8 @@ def _check_elf(path: Path) -> None:
             "shared library"
         )
     machine = int.from_bytes(header[18:20], "little")
-    found, host = _ELF_MACHINES.get(machine, f"machine {machine}"), _architecture()
-    if found != host and host in _ELF_MACHINES.values():
+    found, host = _ELF_MACHINES.get(machine, f"machine {machine}"), host_architecture()
+    if found != host and host in KNOWN_ARCHITECTURES:
         raise ValueError(f"path: {path} was compiled for {found}, and this machine is {host}")
     # A 64-bit file ends with its table of sections: mapping a shorter one would kill the process.
     table, entry, count = (

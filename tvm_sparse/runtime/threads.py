@@ -119,12 +119,21 @@ def add_launcher_entry(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def attach_process_launcher(module: tvm_ffi.Module) -> bool:
-    """Point the parallel loops of a compiled in-memory module to the process's launcher.
+    """Point the parallel loops of a loaded module to the process's launcher.
 
-    Returns False for modules that were compiled without :func:`add_launcher_entry`, or for
-    another system than Linux; their loops run on TVM's own pool.
+    Parameters
+    ----------
+    module : tvm_ffi.Module
+        A module in memory, or one that TVM's own ``export_library`` wrote (as MetaSchedule's
+        builders do), compiled with :func:`add_launcher_entry` for this machine.
+
+    Returns
+    -------
+    bool
+        False for modules without the entry, and on other systems than Linux; their loops run on
+        TVM's own pool.
     """
-    layout, triple = module_header(module) if module.kind == "llvm" else ("", "")
+    layout, triple = module_header(module) if module.kind == "llvm" else _host_header()
     if "linux" not in triple:
         return False
     return attach_launcher(module, _process_launcher(layout, triple))
@@ -157,3 +166,10 @@ def module_header(module: tvm_ffi.Module) -> tuple[str, str]:
     )
     layout, triple = (match.group(1) if match else "" for match in found)
     return layout, triple
+
+
+@functools.cache
+def _host_header() -> tuple[str, str]:
+    nothing = tirx.PrimFunc([], tirx.Evaluate(tirx.IntImm("int32", 0)))
+    module = tvm.IRModule({"nothing": nothing.with_attr("global_symbol", "nothing")})
+    return module_header(tvm.compile(module, target="llvm").mod)
