@@ -122,3 +122,57 @@ def test_csr_product_of_constant_width_is_right_however_it_is_scheduled(schedule
     sch.work_on(func.name)
     schedule(sch, "csrmm")
     _check(func, sch.mod, "int32")
+
+
+def _agree(name: str, schedule) -> None:
+    func = parse(name)
+    sch = tvm.s_tir.Schedule(lower(func))
+    sch.work_on(func.name)
+    schedule(sch)
+    kernel = build(func, sch.mod)
+    for seed, structure in enumerate(STRUCTURES):
+        case = REFERENCES[name](Draw(structure, "int32", seed))
+        arrays = dict(case.arrays)
+        for output in case.expected:
+            arrays[output] = poisoned(arrays[output].shape, "float32")
+        results = kernel(arrays, case.sizes)
+        for output, expected in case.expected.items():
+            np.testing.assert_allclose(results[output], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("order", [[2, 3], [3, 2], [0, 1, 2, 3]])
+def test_spatial_and_reduction_loops_fused_into_one_keep_the_init(order):
+    def schedule(sch):
+        loops = sch.get_loops(sch.get_sblock("bsrmm_0"))
+        if order == [3, 2]:
+            sch.reorder(loops[3], loops[2])
+        sch.split(sch.fuse(*(loops[k] for k in order)), [None, 5])
+
+    _agree("bsrmm", schedule)
+
+
+def test_reduction_loop_outside_the_spatial_ones_keeps_the_init():
+    def schedule(sch):
+        loops = sch.get_loops(sch.get_sblock("bsrmm_0"))
+        sch.reorder(loops[2], loops[0])
+
+    _agree("bsrmm", schedule)
+
+
+def test_dot_products_may_be_split_into_partial_sums():
+    def schedule(sch):
+        loop = sch.get_loops(sch.get_sblock("sddmm_1"))[-1]
+        _, inner = sch.split(loop, [None, 4])
+        sch.rfactor(inner, 0)
+
+    _agree("sddmm", schedule)
+
+
+@pytest.mark.parametrize("block", ["square_sum_1", "square_sum_2"])
+def test_reductions_over_two_levels_may_be_split(block):
+    def schedule(sch):
+        (loop,) = sch.get_loops(sch.get_sblock(block))
+        outer, inner = sch.split(loop, [None, 2])
+        sch.reorder(inner, outer)
+
+    _agree("square_sum", schedule)

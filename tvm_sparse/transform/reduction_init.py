@@ -75,7 +75,7 @@ class _Hoister:
             init = block.init
             if first is not None:
                 self._waiting.setdefault(first.loop_var, []).append(
-                    _init_nest(node, loops[loops.index(first) + 1 :], first)
+                    _init_nest(node, loops[loops.index(first) :])
                 )
                 init = None
             body = self.visit(block.body, [])
@@ -103,7 +103,12 @@ def outermost_reduction_loop(realize: SBlockRealize, loops: list[For]) -> For | 
     return reductions[0]
 
 
-def _init_nest(realize: SBlockRealize, inner: list[For], first: For) -> tirx.Stmt:
+def _init_nest(realize: SBlockRealize, inner: list[For]) -> tirx.Stmt:
+    """Init over those of the loops that the spatial iterators use.
+
+    A loop that a schedule fused from spatial and reduction axes is among them: it visits a point
+    more than once, which does no harm.
+    """
     block = realize.block
     spatial = [
         (iter_var, value)
@@ -115,7 +120,6 @@ def _init_nest(realize: SBlockRealize, inner: list[For], first: For) -> tirx.Stm
         needed |= variables_of(value)
     kept = [loop for loop in inner if loop.loop_var in needed]
     dropped = {loop.loop_var for loop in inner} - {loop.loop_var for loop in kept}
-    dropped.add(first.loop_var)
     fresh: dict[Var, Var] = {}
     for var in [loop.loop_var for loop in kept] + [iter_var.var for iter_var, _ in spatial]:
         fresh[var] = Var(f"{var.name}_init", str(var.ty.dtype))
