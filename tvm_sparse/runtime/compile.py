@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import tvm
@@ -99,7 +100,17 @@ def resolve_target(target: Any) -> Target:
     attrs = {"kind": target} if isinstance(target, str) else dict(target)
     if attrs.get("kind") == "llvm" and "mcpu" not in attrs and "mtriple" not in attrs:
         attrs["mcpu"] = codegen.llvm_get_system_cpu()
+        attrs.setdefault("mattr", _masked_features(attrs["mcpu"]))
     return Target(attrs)
+
+
+@functools.cache
+def _masked_features(cpu: str) -> list[str]:
+    """Features that this CPU's model has but this machine, a virtual one perhaps, does not offer."""
+    named = {str(f) for f in codegen.llvm_get_cpu_features(Target({"kind": "llvm", "mcpu": cpu}))}
+    host = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")()
+    offered = {str(feature): bool(present) for feature, present in host.items()}
+    return [f"-{feature}" for feature in sorted(named) if not offered.get(feature, True)]
 
 
 def _symbol(module: IRModule, name: str) -> str:

@@ -117,7 +117,9 @@ def _import_package() -> None:
 
 
 def _build(mod: tvm.IRModule, target: tvm.target.Target, _params) -> tvm.runtime.Executable:
-    return tvm.compile(mod, target=target, tir_pipeline="tvm_sparse")
+    from ..runtime import add_launcher_entry  # noqa: PLC0415
+
+    return tvm.compile(add_launcher_entry(mod), target=target, tir_pipeline="tvm_sparse")
 
 
 def _export(executable: tvm.runtime.Executable) -> str:
@@ -137,7 +139,9 @@ def _load_arguments(path: str, device, _args_info, alloc_repeat: int) -> list[li
 
 def _check_and_time(path: str, options: MeasureOptions, module, device, config, repeated) -> list:
     from ..runtime import set_num_threads  # noqa: PLC0415
+    from ..runtime.threads import attach_process_launcher  # noqa: PLC0415
 
+    attach_process_launcher(module)
     if options.num_threads is not None:
         set_num_threads(options.num_threads)
     expected, outputs = SavedArguments(Path(path)).load()

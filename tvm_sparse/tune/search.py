@@ -31,7 +31,8 @@ from .runner import MeasureOptions, SavedArguments, make_builder, make_runner
 
 __all__ = ["Space", "TuningError", "TuningResult", "tune"]
 
-Space = Callable[[tvm.s_tir.Schedule], None]
+#: Applies sampling primitives to a schedule, or returns the variants to choose from.
+Space = Callable[[tvm.s_tir.Schedule], list[tvm.s_tir.Schedule] | None]
 
 FINGERPRINT_ATTR = "tvm_sparse.fingerprint"
 
@@ -97,8 +98,8 @@ def tune(
     work_dir : path-like, optional
         Folder for database and log; a new temporary one by default.
     space : callable, optional
-        ``space(schedule)`` applies primitives, sampling ones among them, to the stage-III schedule. By
-        default that of the operator of the same name.
+        ``space(schedule)`` applies primitives, sampling ones among them, to the stage-III schedule, or
+        returns a list of schedules. By default that of the operator of the same name.
     default : Executable, optional
         The kernel to beat; by default the operator's, or the unscheduled program.
     options : MeasureOptions
@@ -130,7 +131,9 @@ def tune(
 
     # 1. The arguments, with the default kernel's results among them.
     function = default[program.name]
-    arguments = [_as_array(a) for a in function.arguments(**inputs)]
+    ready = function.arguments(**inputs)
+    function(*ready)
+    arguments = [_as_array(a) for a in ready]
     outputs = [k for k, arg in enumerate(function.metadata["args"]) if arg.get("role") == "output"]
     saved = SavedArguments(folder / "arguments.npz")
     saved.save(arguments, outputs)
@@ -189,12 +192,7 @@ def _resolve(program, space, default, target) -> tuple[Space, Executable]:
 
 def _bind_sizes(program: SparseFunc, metadata: dict, arguments: list) -> IRModule:
     """Lower the program for exactly these inputs; its fingerprint tells two patterns apart."""
-    scalars = {
-        arg["name"]: int(value)
-        for arg, value in zip(metadata["args"], arguments)
-        if arg["kind"] == "scalar"
-    }
-    lowered = lower(program.specialize(scalars))
+    lowered = lower(program.specialize(_scalars(metadata, arguments)))
     (func,) = lowered.functions.values()
     structure = [
         value for arg, value in zip(metadata["args"], arguments) if arg.get("index_of") is not None
@@ -210,7 +208,7 @@ def _search(module, space, target, trials, folder, database, progress, saved, op
         mod=module,
         target=tvm.target.Target(attrs),
         space_generator=ms.space_generator.ScheduleFn(
-            lambda schedule: _apply(space, schedule),
+            lambda schedule: space(schedule),
             sch_rules=[],
             postprocs=[RewriteReductionInit()],
             mutator_probs={ms.mutator.MutateTileSize(): 0.9, ms.mutator.MutateUnroll(): 0.1},
@@ -244,10 +242,6 @@ def _search(module, space, target, trials, folder, database, progress, saved, op
     )
 
 
-def _apply(space: Space, schedule: tvm.s_tir.Schedule) -> None:
-    space(schedule)
-
-
 def _best_record(database, workload):
     for record in database.get_top_k(workload, 1):
         if record.run_secs and float(record.run_secs[0]) < 1e9:
@@ -256,26 +250,26 @@ def _best_record(database, workload):
 
 
 def _replay(record, program: SparseFunc, metadata: dict, arguments: list) -> tvm.s_tir.Schedule:
-    """Apply the best trace to the program with symbolic sizes, where it has a meaning there."""
-    symbolic = lower(program)
-    (func,) = symbolic.functions.values()
+    """Apply the best trace to the program with symbolic sizes, or, failing that, with these sizes."""
     try:
-        schedule = tvm.s_tir.Schedule(symbolic)
-        schedule.work_on(next(iter(symbolic.functions.keys())).name_hint)
-        record.trace.apply_to_schedule(schedule, remove_postproc=True)
-        return schedule
-    except Exception:  # noqa: BLE001 (a decision may need constant extents)
-        del func
-    scalars = {
+        return _apply_trace(record.trace, program)
+    except (tvm.s_tir.ScheduleError, tvm.error.InternalError, ValueError, TypeError):
+        return _apply_trace(record.trace, program.specialize(_scalars(metadata, arguments)))
+
+
+def _apply_trace(trace, program: SparseFunc) -> tvm.s_tir.Schedule:
+    (func,) = lower(program).functions.values()
+    schedule = tvm.s_tir.Schedule(IRModule({"main": func}))  # records are about functions "main"
+    trace.apply_to_schedule(schedule, remove_postproc=True)
+    return schedule
+
+
+def _scalars(metadata: dict, arguments: list) -> dict[str, int]:
+    return {
         arg["name"]: int(value)
         for arg, value in zip(metadata["args"], arguments)
         if arg["kind"] == "scalar"
     }
-    fixed = lower(program.specialize(scalars))
-    schedule = tvm.s_tir.Schedule(fixed)
-    schedule.work_on(next(iter(fixed.functions.keys())).name_hint)
-    record.trace.apply_to_schedule(schedule, remove_postproc=True)
-    return schedule
 
 
 def _compare(tuned, default, name, arguments, outputs, options) -> tuple[float, float]:
