@@ -81,9 +81,11 @@ class _Interpreter:
             size = self.number(buffer.slots)
             self.memory[buffer.buffer] = np.full(size, self.number(buffer.default))
         written, read_first = _first_uses(func.body)
-        for buffer in func.buffers:
-            if buffer.buffer in written and buffer.buffer not in read_first:
-                self.memory[buffer.buffer][:] = self.number(buffer.default)
+        defaults = {buffer.buffer: buffer.default for buffer in func.buffers}
+        for param in set(self.memory) & written - read_first:
+            if param in set(func.params):
+                default = defaults.get(param)
+                self.memory[param][:] = 0 if default is None else self.number(default)
 
     def run(self) -> dict[str, np.ndarray]:
         self.statement(self.func.body)

@@ -174,7 +174,7 @@ class _Writer:
             axis.width = self.size(f"w_{axis.name}", width)
             rows = [self._padded(axis, row) for row in rows]
             axis.slots = parent.slots * width
-            self._index_array(axis, "indices", np.array(rows).reshape(-1))
+            self._index_array(axis, "indices", np.array(rows).reshape(axis.natural_shape))
             call = f"S.sparse_fixed({sizes.format(axis.width.text)}, {axis.name}_indices"
         else:
             indptr = np.concatenate([[0], np.cumsum(counts)])

@@ -284,7 +284,7 @@ def test_almost_every_row_is_empty_and_costs_nothing(text):
     n = 50_000_000
     rows = np.array([[7, 25_000_000, 49_999_999]], "int32")
     arrays = {
-        "rows": rows.ravel(),
+        "rows": rows,
         "indptr": np.arange(4, dtype="int32"),
         "indices": np.array([0, 3, 49_999_999], "int32"),
         "a": np.array([1, 2, 3], "float32"),
@@ -304,7 +304,7 @@ def test_no_row_at_all_works():
     none = np.zeros(0, "int32")
     kernel = tvm_sparse.compile(from_source(DCSR_SPMV))
     found = kernel(
-        rows=none,
+        rows=none.reshape(1, 0),
         indptr=np.zeros(1, "int32"),
         indices=none,
         a=nothing,

@@ -145,3 +145,43 @@ def f(x: T.handle, y: T.handle, p: T.handle, indptr: T.handle, indices: T.handle
         {**RAGGED, "y": np.zeros(5)},
         {"n": 3},
     )
+
+
+def test_fused_axis_without_any_slot_does_not_divide_by_zero():
+    check(
+        """
+@S.prim_func
+def f(x: T.handle, y: T.handle, indices: T.handle, n: T.int32):
+    I = S.dense_fixed(n)
+    E = S.sparse_fixed(I, (n, 0), indices, "int32")
+    X = S.match_sparse_buffer(x, (I, E), "float64")
+    Y = S.match_sparse_buffer(y, (I,), "float64")
+    with S.sp_iter([S.fuse(I, E)], "SR", "rows") as [i, e]:
+        with T.init():
+            Y[i] = T.float64(1)
+        Y[i] = Y[i] + X[i, e]
+""",
+        {
+            "x": np.zeros((3, 0)),
+            "y": np.zeros(3),
+            "indices": np.zeros((3, 0), "int32"),
+        },
+        {"n": 3},
+    )
+
+
+def test_stock_buffer_that_is_written_in_part_is_zero_elsewhere():
+    """It kept what the caller's array held before."""
+    check(
+        """
+@S.prim_func
+def f(x: T.handle, y: T.handle, n: T.int32, m: T.int32):
+    I = S.dense_fixed(n)
+    X = S.match_sparse_buffer(x, (I,), "float64")
+    Y = S.match_buffer(y, (m, 2), "float64")
+    with S.sp_iter([I], "S", "scatter") as [i]:
+        Y[i + 1, i % 2] = X[i]
+""",
+        {"x": np.array([1.0, 2.0]), "y": np.zeros((4, 2))},
+        {"n": 2, "m": 4},
+    )

@@ -58,6 +58,12 @@ def fill_outputs(func: SparseFunc) -> SparseFunc:
         use = uses.get(buffer.buffer)
         if use is not None and use.written and not use.read_first and not use.covered:
             fills.append(_fill(buffer))
+    for param in func.params:
+        use = uses.get(param)
+        if param in func.sparse_buffers or use is None:
+            continue
+        if use.written and not use.read_first and not use.covered:
+            fills.append(_fill(_as_dense(param)))
     for buffer in func.temporaries:
         use = uses.get(buffer.buffer)
         if use is not None and not use.covered:
@@ -92,6 +98,15 @@ def _fill(buffer: SparseBuffer) -> SparseIteration:
     )
 
 
+def _as_dense(buffer: Var) -> SparseBuffer:
+    """A stock buffer as one over dense axes, zero where nothing is stored."""
+    axes = [
+        DenseFixedAxis(name=f"{buffer.name}_{k}", length=size, dtype=str(size.ty.dtype))
+        for k, size in enumerate(buffer.ty.shape)
+    ]
+    return SparseBuffer(buffer=buffer, axes=axes, default=tirx.const(0, str(buffer.ty.dtype)))
+
+
 def _first_uses(func: SparseFunc) -> dict[Var, _Use]:
     uses: dict[Var, _Use] = {}
     sparse = func.sparse_buffers
@@ -110,8 +125,8 @@ def _first_uses(func: SparseFunc) -> dict[Var, _Use]:
             read(index)
         use = uses.setdefault(node.buffer, _Use())
         if not use.written and not use.read_first:
-            buffer = sparse.get(node.buffer)
-            use.covered = buffer is None or _covers(buffer, node, scope, initial)
+            buffer = sparse.get(node.buffer) or _as_dense(node.buffer)
+            use.covered = _covers(buffer, node, scope, initial)
         use.written = True
 
     def visit(stmt: tirx.Stmt, scope: _Scope, initial: bool = False) -> None:

@@ -324,6 +324,8 @@ class _FunctionLowering:
 
     def _owner(self, child: Axis, parent: Axis, position: Expr) -> Expr:
         if child.kind == "sparse_fixed":
+            if _is_zero(child.nnz_cols):
+                return tirx.const(0, str(position.ty.dtype))  # never reached
             return position // child.nnz_cols.astype(str(position.ty.dtype))
         return self.placer.find_parent(
             child.indptr, parent.slots, position, f"{parent.name}_of", child.dtype
