@@ -14,7 +14,19 @@ import tvm_ffi
 from tvm import tirx
 from tvm.sym import Analyzer
 
-TAIL = "tvm_sparse.tail"
+from ._masked_vectors import mask_vector_loop
+from ._tile_loops import (
+    TAIL,
+    at_value,
+    dtype_of,
+    guards,
+    is_guard,
+    stride_of,
+    tile_guard,
+    uses,
+    variables,
+)
+from .versions import VersionWidths
 
 
 def PeelVectorTail() -> tvm.transform.Pass:
@@ -72,7 +84,7 @@ def PeelVectorTail() -> tvm.transform.Pass:
 
     peel = tirx.transform.prim_func_pass(transform, opt_level=0, name="tvm_sparse.PeelVectorTail")
     return tvm.transform.Sequential(
-        [peel, tirx.transform.ConvertSSA()], name="tvm_sparse.PeelVectorTail"
+        [VersionWidths(), peel, tirx.transform.ConvertSSA()], name="tvm_sparse.PeelVectorTail"
     )
 
 
@@ -108,7 +120,9 @@ def _peel(loop: tirx.For, lanes: int, allocated: list[tirx.Buffer]) -> tirx.Stmt
         body = _narrow(loop.body, loop, width, lanes)
         body = _rebase(body, loop.loop_var, width, extent // lanes * lanes)
         if body is not None:
-            body = tvm_ffi.structural_map(body, (tirx.For, lambda inner: _mask(inner, allocated)))
+            body = tvm_ffi.structural_map(
+                body, (tirx.For, lambda inner: mask_vector_loop(inner, allocated))
+            )
         pieces.append((needed, body))
 
     if any(body is None for _, body in pieces):
@@ -130,10 +144,6 @@ def _with_loop(loop: tirx.For, extent, body: tirx.Stmt, annotations: dict) -> ti
     return tirx.For(loop.loop_var, loop.min, extent, loop.kind, body, annotations=annotations)
 
 
-def _with_kind(loop: tirx.For, extent, kind: tirx.ForKind, body: tirx.Stmt) -> tirx.For:
-    return tirx.For(loop.loop_var, loop.min, extent, kind, body, annotations=loop.annotations)
-
-
 def _split_allocations(loop: tirx.For) -> tuple[list[tirx.Stmt], tirx.For]:
     """Take the buffers allocated by the body out of the loop, so that all pieces share them."""
     if not isinstance(loop.body, tirx.SeqStmt):
@@ -144,43 +154,9 @@ def _split_allocations(loop: tirx.For) -> tuple[list[tirx.Stmt], tirx.For]:
     return allocations, _with_loop(loop, loop.extent, body, loop.annotations)
 
 
-def _guards(body: tirx.Stmt, var: tirx.Var) -> list[tirx.LT]:
-    """Conditions of the form ``position < extent`` that depend on a loop variable."""
-    found = []
-
-    def visit(stmt: tirx.IfThenElse) -> None:
-        if _is_guard(stmt, var):
-            found.append(stmt.condition)
-
-    tvm_ffi.structural_walk(body, (tirx.IfThenElse, visit))
-    return found
-
-
-def _is_guard(stmt: tirx.IfThenElse, var: tirx.Var) -> bool:
-    return (
-        isinstance(stmt.condition, tirx.LT)
-        and stmt.else_case is None
-        and _uses(stmt.condition.a, var)
-    )
-
-
-def tile_guard(loop: tirx.For):
-    """Return the width of a tile and the extent that its predicate tests, or None."""
-    width, extent = None, None
-    for guard in _guards(loop.body, loop.loop_var):
-        stride = _stride(guard.a, loop.loop_var)
-        if stride is None:
-            return None
-        if width is None:
-            width, extent = stride, guard.b
-        if stride != width or not tvm_ffi.structural_equal(guard.b, extent):
-            return None
-    return None if width is None else (width, extent)
-
-
 def _drop_guard(body: tirx.Stmt, var: tirx.Var) -> tirx.Stmt:
     def rewrite(stmt: tirx.IfThenElse) -> tirx.Stmt:
-        return stmt.then_case if _is_guard(stmt, var) else stmt
+        return stmt.then_case if is_guard(stmt, var) else stmt
 
     return tvm_ffi.structural_map(body, (tirx.IfThenElse, rewrite))
 
@@ -188,9 +164,9 @@ def _drop_guard(body: tirx.Stmt, var: tirx.Var) -> tirx.Stmt:
 def _narrow(body: tirx.Stmt, loop: tirx.For, width: int, piece: int) -> tirx.Stmt:
     """Shorten the loop that cuts a tile of ``width`` into groups, so that it covers ``piece``."""
     strides = {}
-    for guard in _guards(loop.body, loop.loop_var):
-        for variable in _variables(guard.a):
-            strides[variable] = _stride(guard.a, variable)
+    for guard in guards(loop.body, loop.loop_var):
+        for variable in variables(guard.a):
+            strides[variable] = stride_of(guard.a, variable)
 
     def rewrite(stmt: tirx.For) -> tirx.Stmt:
         stride = strides.get(stmt.loop_var)
@@ -198,7 +174,7 @@ def _narrow(body: tirx.Stmt, loop: tirx.For, width: int, piece: int) -> tirx.Stm
             return stmt
         if stride * int(stmt.extent) != width:
             return stmt
-        extent = tirx.IntImm(_dtype(stmt.extent), max(1, piece // stride))
+        extent = tirx.IntImm(dtype_of(stmt.extent), max(1, piece // stride))
         return tirx.For(
             stmt.loop_var, stmt.min, extent, stmt.kind, stmt.body, annotations=stmt.annotations
         )
@@ -211,21 +187,21 @@ def _rebase(body: tirx.Stmt, var: tirx.Var, width: int, base) -> tirx.Stmt | Non
     refused = []
 
     def moved(expr):
-        if not _uses(expr, var):
+        if not uses(expr, var):
             return expr
-        stride = _stride(expr, var)
+        stride = stride_of(expr, var)
         if stride is None or stride % width:
             refused.append(expr)
             return expr
-        return _at(expr, var, 0) + (base * (stride // width)).astype(_dtype(expr))
+        return at_value(expr, var, 0) + (base * (stride // width)).astype(dtype_of(expr))
 
     def load(expr: tvm.ir.TensorLoad):
-        if not any(_uses(index, var) for index in expr.indices):
+        if not any(uses(index, var) for index in expr.indices):
             return expr
         return tirx.BufferLoad(expr.source, [moved(index) for index in expr.indices])
 
     def store(stmt: tirx.BufferStore) -> tirx.BufferStore:
-        if not any(_uses(index, var) for index in stmt.indices):
+        if not any(uses(index, var) for index in stmt.indices):
             return stmt
         return tirx.BufferStore(stmt.buffer, stmt.value, [moved(index) for index in stmt.indices])
 
@@ -234,126 +210,4 @@ def _rebase(body: tirx.Stmt, var: tirx.Var, width: int, base) -> tirx.Stmt | Non
 
     rules = [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store), (tirx.LT, guard)]
     body = tvm_ffi.structural_map(body, rules)
-    return None if refused or _uses(body, var) else body
-
-
-def _stride(expr, var: tirx.Var) -> int | None:
-    """The constant by which an integer expression grows with ``var``, or None."""
-    analyzer = Analyzer()
-    values = [_at(expr, var, value) for value in range(3)]
-    steps = [analyzer.simplify(values[1] - values[0]), analyzer.simplify(values[2] - values[1])]
-    if not all(isinstance(step, tirx.IntImm) for step in steps) or int(steps[0]) != int(steps[1]):
-        return None
-    return int(steps[0])
-
-
-def _at(expr, var: tirx.Var, value: int):
-    """The expression with ``var`` replaced by a constant."""
-    constant = tirx.IntImm(_dtype(var), value)
-    replaced = tvm_ffi.structural_map(
-        expr, (tirx.Var, lambda found: constant if found.same_as(var) else found)
-    )
-    return Analyzer().simplify(replaced)
-
-
-def _variables(node) -> list[tirx.Var]:
-    found: list[tirx.Var] = []
-
-    def visit(var: tirx.Var) -> None:
-        if not tirx.is_buffer_var(var) and not any(var.same_as(other) for other in found):
-            found.append(var)
-
-    tvm_ffi.structural_walk(node, (tirx.Var, visit))
-    return found
-
-
-def _uses(node, var: tirx.Var) -> bool:
-    return any(var.same_as(other) for other in _variables(node))
-
-
-class _Unmaskable(Exception):
-    """A statement that has no masked vector form."""
-
-
-def _mask(loop: tirx.For, allocated: list[tirx.Buffer]) -> tirx.Stmt:
-    """Turn a predicated vector loop into one masked vector statement."""
-    if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.body, tirx.IfThenElse):
-        return loop
-    if not _is_guard(loop.body, loop.loop_var):
-        return loop
-    store = loop.body.then_case
-    if not isinstance(store, tirx.BufferStore):
-        return loop
-    try:
-        return _masked_store(loop, loop.body.condition, store, allocated)
-    except _Unmaskable:
-        return _with_kind(loop, loop.extent, tirx.ForKind.UNROLLED, loop.body)
-
-
-def _masked_store(
-    loop: tirx.For, guard: tirx.LT, store: tirx.BufferStore, allocated: list[tirx.Buffer]
-) -> tirx.Stmt:
-    """Write the store of a predicated vector loop as one vector statement; lane 0 is always on."""
-    var, lanes = loop.loop_var, int(loop.extent)
-    zero, one = tirx.IntImm(_dtype(var), 0), tirx.IntImm(_dtype(var), 1)
-    rest = (guard.b - _at(guard.a, var, 0)).astype("int32")
-    mask = tirx.Ramp(tirx.IntImm("int32", 0), tirx.IntImm("int32", 1), lanes) < tirx.Broadcast(
-        rest, lanes
-    )
-
-    bindings: list[tirx.Stmt] = []
-
-    def bind(expr):
-        """Name a value: TVM makes a branch of each selection between expressions that load."""
-        name = tirx.Var(f"masked_{len(bindings)}", _dtype(expr))
-        bindings.append(tirx.Bind(name, expr))
-        return name
-
-    def load(expr):
-        *outer, index = expr.indices
-        if any(_uses(position, var) for position in outer):
-            raise _Unmaskable
-        if _stride(index, var) != 1:
-            # Lanes that are off repeat the first one: their own index may be anything.
-            first = tirx.Broadcast(_at(index, var, 0), lanes)
-            gathered = tirx.Select(mask, bind(vector(index)), first)
-            return tirx.BufferLoad(expr.source, [*outer, gathered])
-        ramp = tirx.Ramp(_at(index, var, 0), one, lanes)
-        if _contains(allocated, expr.source):
-            return tirx.BufferLoad(expr.source, [*outer, ramp])
-        dtype = f"{expr.source.dtype}x{lanes}"
-        return tirx.op.masked_load(dtype, expr.source, *outer, ramp, mask)
-
-    def vector(expr):
-        if not _uses(expr, var):
-            return tirx.Broadcast(expr, lanes)
-        if expr.same_as(var):
-            return tirx.Ramp(zero, one, lanes)
-        if isinstance(expr, tvm.ir.TensorLoad):
-            return load(expr)
-        if isinstance(expr, (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)):
-            return type(expr)(vector(expr.a), vector(expr.b))
-        if isinstance(expr, tirx.Cast):
-            return tirx.Cast(f"{_dtype(expr)}x{lanes}", vector(expr.value))
-        raise _Unmaskable
-
-    *outer, index = store.indices
-    if _stride(index, var) != 1 or any(_uses(position, var) for position in outer):
-        raise _Unmaskable
-    indices = [*outer, tirx.Ramp(_at(index, var, 0), one, lanes)]
-    value = vector(store.value)
-    if _contains(allocated, store.buffer):
-        kept = bind(tirx.BufferLoad(store.buffer, indices))
-        kept = tirx.Select(mask, bind(value), kept)
-        return tirx.SeqStmt([*bindings, tirx.BufferStore(store.buffer, kept, indices)])
-    masked = tirx.op.masked_store(store.buffer, value, *indices, mask)
-    statements = [*bindings, tirx.Evaluate(masked)]
-    return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
-
-
-def _contains(buffers: list[tirx.Buffer], buffer: tirx.Buffer) -> bool:
-    return any(buffer.same_as(other) for other in buffers)
-
-
-def _dtype(expr) -> str:
-    return str(expr.ty.dtype)
+    return None if refused or uses(body, var) else body

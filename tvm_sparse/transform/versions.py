@@ -11,7 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from .vector_tail import TAIL, tile_guard
+from ._tile_loops import TAIL, tile_guard
 
 VERSIONS = "tvm_sparse.versions"
 
@@ -22,8 +22,8 @@ def VersionWidths() -> tvm.transform.Pass:
     Returns
     -------
     tvm.transform.Pass
-        A pass over PrimFuncs whose blocks are already lowered to loops, to run before
-        ``PeelVectorTail``.
+        A pass over PrimFuncs whose blocks are already lowered to loops. ``PeelVectorTail`` begins
+        with it.
 
     Notes
     -----
@@ -43,7 +43,7 @@ def VersionWidths() -> tvm.transform.Pass:
 
     Examples
     --------
-    >>> from tvm_sparse.transform import VersionWidths
+    >>> from tvm_sparse.transform.versions import VersionWidths
     >>> VersionWidths().info.name
     'tvm_sparse.VersionWidths'
     """

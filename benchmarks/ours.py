@@ -1,0 +1,62 @@
+"""The kernels of this package, bound to ready tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import scipy.sparse as sp
+import tvm
+
+from tvm_sparse import Executable, schedules
+
+__all__ = ["bind"]
+
+
+def bind(
+    operator: str, matrix: sp.csr_matrix, operands: list[np.ndarray], special: bool = False
+) -> tuple[Callable[[], object], Callable[[], np.ndarray]]:
+    """Return a call that runs an operator, and one that reads its result.
+
+    Parameters
+    ----------
+    operator : str
+        ``"spmv"``, ``"spmm"``, ``"sddmm"`` or ``"segment_sum"``.
+    matrix : scipy.sparse.csr_matrix
+        The sparse operand; of its structure alone for the last two.
+    operands : list of numpy.ndarray
+        The dense operands.
+    special : bool
+        Compile for this feature width alone.
+    """
+    rows, columns = matrix.shape
+    features = operands[0].shape[1] if operands[0].ndim == 2 else None
+    kernel = _kernel(operator, features if special else None)
+    values, indptr, indices = (
+        tvm.runtime.tensor(array) for array in (matrix.data, matrix.indptr, matrix.indices)
+    )
+    dense = [tvm.runtime.tensor(array) for array in operands]
+    shape = {
+        "spmv": (rows,),
+        "spmm": (rows, features),
+        "sddmm": (matrix.nnz,),
+        "segment_sum": (rows, features),
+    }[operator]
+    result = tvm.runtime.tensor(np.full(shape, np.nan, np.float32))
+    width = [] if special else [features]
+    arguments = {
+        "spmv": [values, *dense, result, indptr, indices, rows, columns, matrix.nnz],
+        "spmm": [values, *dense, result, indptr, indices, rows, columns, *width, matrix.nnz],
+        "sddmm": [*dense, result, indptr, indices, rows, columns, *width, matrix.nnz],
+        "segment_sum": [*dense, result, indptr, rows, *width, matrix.nnz],
+    }[operator]
+    return lambda: kernel(*arguments), result.numpy
+
+
+@cache
+def _kernel(operator: str, features: int | None) -> Executable:
+    if operator == "spmv":
+        return schedules.spmv.build()
+    module = schedules.segment_reduce if operator == "segment_sum" else getattr(schedules, operator)
+    return module.build(features=features)

@@ -1,0 +1,96 @@
+"""Masked vector form of a predicated vector loop."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import tirx
+
+from ._tile_loops import at_value, dtype_of, is_guard, stride_of, uses
+
+
+class _Unmaskable(Exception):
+    """A statement that has no masked vector form."""
+
+
+def mask_vector_loop(loop: tirx.For, allocated: list[tirx.Buffer]) -> tirx.Stmt:
+    """Turn a predicated vector loop into one masked vector statement."""
+    if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.body, tirx.IfThenElse):
+        return loop
+    if not is_guard(loop.body, loop.loop_var):
+        return loop
+    store = loop.body.then_case
+    if not isinstance(store, tirx.BufferStore):
+        return loop
+    try:
+        return _masked_store(loop, loop.body.condition, store, allocated)
+    except _Unmaskable:
+        return _with_kind(loop, loop.extent, tirx.ForKind.UNROLLED, loop.body)
+
+
+def _masked_store(
+    loop: tirx.For, guard: tirx.LT, store: tirx.BufferStore, allocated: list[tirx.Buffer]
+) -> tirx.Stmt:
+    """Write the store of a predicated vector loop as one vector statement; lane 0 is always on."""
+    var, lanes = loop.loop_var, int(loop.extent)
+    zero, one = tirx.IntImm(dtype_of(var), 0), tirx.IntImm(dtype_of(var), 1)
+    rest = (guard.b - at_value(guard.a, var, 0)).astype("int32")
+    mask = tirx.Ramp(tirx.IntImm("int32", 0), tirx.IntImm("int32", 1), lanes) < tirx.Broadcast(
+        rest, lanes
+    )
+
+    bindings: list[tirx.Stmt] = []
+
+    def bind(expr):
+        """Name a value: TVM makes a branch of each selection between expressions that load."""
+        name = tirx.Var(f"masked_{len(bindings)}", dtype_of(expr))
+        bindings.append(tirx.Bind(name, expr))
+        return name
+
+    def load(expr):
+        *outer, index = expr.indices
+        if any(uses(position, var) for position in outer):
+            raise _Unmaskable
+        if stride_of(index, var) != 1:
+            # Lanes that are off repeat the first one: their own index may be anything.
+            first = tirx.Broadcast(at_value(index, var, 0), lanes)
+            gathered = tirx.Select(mask, bind(vector(index)), first)
+            return tirx.BufferLoad(expr.source, [*outer, gathered])
+        ramp = tirx.Ramp(at_value(index, var, 0), one, lanes)
+        if _contains(allocated, expr.source):
+            return tirx.BufferLoad(expr.source, [*outer, ramp])
+        dtype = f"{expr.source.dtype}x{lanes}"
+        return tirx.op.masked_load(dtype, expr.source, *outer, ramp, mask)
+
+    def vector(expr):
+        if not uses(expr, var):
+            return tirx.Broadcast(expr, lanes)
+        if expr.same_as(var):
+            return tirx.Ramp(zero, one, lanes)
+        if isinstance(expr, tvm.ir.TensorLoad):
+            return load(expr)
+        if isinstance(expr, (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)):
+            return type(expr)(vector(expr.a), vector(expr.b))
+        if isinstance(expr, tirx.Cast):
+            return tirx.Cast(f"{dtype_of(expr)}x{lanes}", vector(expr.value))
+        raise _Unmaskable
+
+    *outer, index = store.indices
+    if stride_of(index, var) != 1 or any(uses(position, var) for position in outer):
+        raise _Unmaskable
+    indices = [*outer, tirx.Ramp(at_value(index, var, 0), one, lanes)]
+    value = vector(store.value)
+    if _contains(allocated, store.buffer):
+        kept = bind(tirx.BufferLoad(store.buffer, indices))
+        kept = tirx.Select(mask, bind(value), kept)
+        return tirx.SeqStmt([*bindings, tirx.BufferStore(store.buffer, kept, indices)])
+    masked = tirx.op.masked_store(store.buffer, value, *indices, mask)
+    statements = [*bindings, tirx.Evaluate(masked)]
+    return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
+
+
+def _with_kind(loop: tirx.For, extent, kind: tirx.ForKind, body: tirx.Stmt) -> tirx.For:
+    return tirx.For(loop.loop_var, loop.min, extent, kind, body, annotations=loop.annotations)
+
+
+def _contains(buffers: list[tirx.Buffer], buffer: tirx.Buffer) -> bool:
+    return any(buffer.same_as(other) for other in buffers)
