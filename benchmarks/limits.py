@@ -15,12 +15,12 @@ _SIZES = [1 << shift for shift in (18, 20, 22, 24, 26, 28)]
 @numba.njit(fastmath=True)
 def _sum(values: np.ndarray) -> float:
     total = np.float32(0)
-    for value in values:
-        total += value
+    for i in range(values.size):
+        total += values[i]
     return total
 
 
-@numba.njit(parallel=True)
+@numba.njit(parallel=True, fastmath=True)
 def _read(values: np.ndarray, parts: int, repeats: int) -> float:
     """Each part is read again and again by one thread."""
     totals = np.zeros(parts)

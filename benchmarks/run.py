@@ -31,7 +31,7 @@ _BEST_OF = {
 
 def run(options: argparse.Namespace) -> dict:
     """Measure and return everything that was measured."""
-    console = Console()
+    console = Console(width=140)
     console.print("Environment of all contenders:", ENVIRONMENT)
     found = (
         matrices.from_folder(options.data) if options.data else matrices.generated(options.quick)

@@ -9,7 +9,14 @@ from tvm import s_tir, tirx
 from .tiles import RowTile
 from .vectors import vectorize_groups
 
-__all__ = ["COMMON_WIDTHS", "row_and_entry_blocks", "share_rows", "tile_row", "version_widths"]
+__all__ = [
+    "COMMON_WIDTHS",
+    "row_and_entry_blocks",
+    "row_pointers",
+    "share_rows",
+    "tile_row",
+    "version_widths",
+]
 
 # Feature widths whose rows get code of their own.
 COMMON_WIDTHS = (32, 64, 128, 256)
@@ -51,9 +58,17 @@ def _block_names(func: tirx.PrimFunc) -> list[str]:
     return names
 
 
-def share_rows(
-    sch: s_tir.Schedule, row: s_tir.schedule.LoopRV, entry: s_tir.schedule.LoopRV
-) -> None:
+def row_pointers(sch: s_tir.Schedule, entry: s_tir.schedule.LoopRV) -> str | None:
+    """Return the name of the row pointers that the extent of an entry loop reads, if it does."""
+    names: list[str] = []
+    tvm_ffi.structural_walk(
+        sch.get(entry).extent,
+        (tvm.ir.TensorLoad, lambda load: names.append(load.source.name)),
+    )
+    return names[0] if names else None
+
+
+def share_rows(sch: s_tir.Schedule, row: s_tir.schedule.LoopRV, indptr: str | None) -> None:
     """Run a row loop in parallel, rows shared by stored entries.
 
     Parameters
@@ -62,17 +77,12 @@ def share_rows(
         The schedule.
     row : LoopRV
         The loop over rows.
-    entry : LoopRV
-        The loop over the entries of a row; its extent names the row pointers.
+    indptr : str or None
+        Name of the row pointers; None shares rows by count.
     """
-    indptr: list[str] = []
-    tvm_ffi.structural_walk(
-        sch.get(entry).extent,
-        (tvm.ir.TensorLoad, lambda load: indptr.append(load.source.name)),
-    )
     sch.parallel(row)
-    if indptr:
-        sch.annotate(row, "tvm_sparse.balance", indptr[0])
+    if indptr is not None:
+        sch.annotate(row, "tvm_sparse.balance", indptr)
 
 
 def version_widths(sch: s_tir.Schedule, row: s_tir.schedule.LoopRV) -> None:

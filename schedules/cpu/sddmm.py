@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import s_tir
 from tvm.target import Target
 
-from .rows import row_and_entry_blocks, share_rows, version_widths
+from .rows import row_and_entry_blocks, row_pointers, share_rows, version_widths
 from .tiles import RowTile
 from .vectors import reduce_lanes, vector_lanes, vectorize_groups
 
@@ -38,7 +38,8 @@ def schedule(
         tile = RowTile(width=2 * lanes, lanes=lanes)
     rows, block = row_and_entry_blocks(sch, name)
     (row,) = sch.get_loops(rows)
-    _, feature = sch.get_loops(block)
+    entry, feature = sch.get_loops(block)
+    indptr = row_pointers(sch, entry)
 
     # 1. Results indexed by the entry of the row, not by its position in the matrix: the compiler
     #    sees that one of them is alive at a time.
@@ -50,7 +51,7 @@ def schedule(
     partial += reduce_lanes(sch, block, tile.width, 1)
 
     # 3. One loop over the entries of a row.
-    entry = sch.merge(*[sch.get_loops(part)[0] for part in [*partial, block, write]])
+    sch.merge(*[sch.get_loops(part)[0] for part in [*partial, block, write]])
 
     # 4. Vectors.
     for part in partial:
@@ -65,7 +66,7 @@ def schedule(
     last = sch.get_loops(block)[-1]
     sch.unroll(last)
     sch.decompose_reduction(block, last)
-    share_rows(sch, row, entry)
+    share_rows(sch, row, indptr)
     version_widths(sch, row)
 
 
@@ -79,7 +80,7 @@ def space(
     lanes = vector_lanes(target)
     variants = []
     for vectors in (1, 2, 4, 8):
-        variant = sch.copy()
+        variant = s_tir.Schedule(sch.mod)
         schedule(variant, tile=RowTile(vectors * lanes, lanes), target=target, name=name)
         variants.append(variant)
     return variants

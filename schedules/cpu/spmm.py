@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import s_tir
 from tvm.target import Target
 
-from .rows import row_and_entry_blocks, share_rows, tile_row, version_widths
+from .rows import row_and_entry_blocks, row_pointers, share_rows, tile_row, version_widths
 from .tiles import RowTile
 
 __all__ = ["schedule", "space"]
@@ -40,9 +40,9 @@ def schedule(
     """
     rows, block = row_and_entry_blocks(sch, name)
     (row,) = sch.get_loops(rows)
-    entry, _ = sch.get_loops(block)
+    indptr = row_pointers(sch, sch.get_loops(block)[0])
     tile_row(sch, block, tile or RowTile.of_target(target, _bits(sch, block)))
-    share_rows(sch, row, entry)
+    share_rows(sch, row, indptr)
     version_widths(sch, row)
 
 
@@ -56,7 +56,7 @@ def space(
     lanes = RowTile.of_target(target, _bits(sch, row_and_entry_blocks(sch, name)[1])).lanes
     variants = []
     for vectors in (2, 4, 8, 16):
-        variant = sch.copy()
+        variant = s_tir.Schedule(sch.mod)
         schedule(variant, tile=RowTile(vectors * lanes, lanes), target=target, name=name)
         variants.append(variant)
     return variants

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import s_tir
 from tvm.target import Target
 
-from .rows import row_and_entry_blocks, share_rows
+from .rows import row_and_entry_blocks, row_pointers, share_rows
 from .tiles import EntryTile
 from .vectors import reduce_lanes, vectorize_groups
 
@@ -37,11 +37,18 @@ def schedule(
     rows, block = row_and_entry_blocks(sch, name)
     (row,) = sch.get_loops(rows)
     (entry,) = sch.get_loops(block)
-    share_rows(sch, row, entry)
+    indptr = row_pointers(sch, entry)
 
+    # 1. Partial sums: one for each entry of a tile, then half as many, down to two.
     _, inner = sch.split(entry, [None, tile.width])
     partial = [sch.rfactor(inner, 1)]
     partial += reduce_lanes(sch, block, tile.width, 1)
+
+    # 2. Rows in parallel: after the inner loops are cut, for TVM would else change the module that
+    #    the schedule was made from; before the reductions are decomposed.
+    share_rows(sch, row, indptr)
+
+    # 3. Vectors.
     for part in partial:
         steps, lane = sch.get_loops(part)
         vectorize_groups(sch, lane, tile.lanes)
@@ -65,7 +72,7 @@ def space(
     """Return the variants that differ in how many entries are summed side by side."""
     variants = []
     for width, lanes in ((4, 4), (8, 4), (16, 4), (8, 8), (16, 8), (16, 16)):
-        variant = sch.copy()
+        variant = s_tir.Schedule(sch.mod)
         schedule(variant, tile=EntryTile(width, lanes), target=target, name=name)
         variants.append(variant)
     return variants
