@@ -24,7 +24,5 @@ def result_dtype(dtype: str, out_dtype: str | None, operator: str) -> str:
 def check_index_dtype(index_dtype: str, operator: str) -> str:
     """Refuse index dtypes other than int32 and int64."""
     if index_dtype not in ("int32", "int64"):
-        raise ValueError(
-            f"{operator}: expected index_dtype int32 or int64, found {index_dtype!r}"
-        )
+        raise ValueError(f"{operator}: expected index_dtype int32 or int64, found {index_dtype!r}")
     return index_dtype

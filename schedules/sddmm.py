@@ -122,9 +122,7 @@ def _scaled(dtype: str, index_dtype: str, out: str, size) -> SparseFunc:
         with S.sp_iter([I, J, F], "SSR", "sddmm") as [i, j, k]:
             with S.init():
                 C[i, j] = S.cast(0, out)
-            C[i, j] = C[i, j] + S.cast(A[i, j], out) * (
-                S.cast(X[i, k], out) * S.cast(Y[j, k], out)
-            )
+            C[i, j] = C[i, j] + S.cast(A[i, j], out) * (S.cast(X[i, k], out) * S.cast(Y[j, k], out))
 
     return sddmm
 
@@ -160,7 +158,9 @@ def build(
     """
     from .cpu import sddmm as cpu  # noqa: PLC0415 (schedules load with the first build)
 
-    return build_default(specialized(program(dtype, index_dtype, out_dtype, scaled), features), cpu, target)
+    return build_default(
+        specialized(program(dtype, index_dtype, out_dtype, scaled), features), cpu, target
+    )
 
 
 def space(schedule: Schedule, target: Any = None) -> list[Schedule]:

@@ -7,6 +7,7 @@ value of the dtype) with ``empty="identity"``.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -69,9 +70,7 @@ def program(
     if empty not in ("zero", "identity"):
         raise ValueError(f"segment_reduce: expected empty zero or identity, found {empty!r}")
     if operation == "mean" and dtype not in FLOATS:
-        raise ValueError(
-            f"segment_reduce: expected a floating dtype for the mean, found {dtype!r}"
-        )
+        raise ValueError(f"segment_reduce: expected a floating dtype for the mean, found {dtype!r}")
     reduces_values = operation in ("max", "min")
     out = out_dtype or (dtype if reduces_values else result_dtype(dtype, None, "segment_reduce"))
     result_dtype(dtype, out, "segment_reduce")
@@ -116,9 +115,7 @@ def _mean(dtype: str, index_dtype: str, out: str, size) -> SparseFunc:
                 TOTAL[i, k] = S.cast(0, TOTAL.dtype)
             TOTAL[i, k] = TOTAL[i, k] + S.cast(X[i, e, k], TOTAL.dtype)
         with S.sp_iter([I, F], "SS", "segment_mean_finish") as [i, k]:
-            Y[i, k] = S.cast(
-                TOTAL[i, k] / S.cast(S.max(P[i + 1] - P[i], 1), TOTAL.dtype), out
-            )
+            Y[i, k] = S.cast(TOTAL[i, k] / S.cast(S.max(P[i + 1] - P[i], 1), TOTAL.dtype), out)
 
     return segment_mean
 
@@ -185,7 +182,9 @@ def build(
     """
     from .cpu import segment_reduce as cpu  # noqa: PLC0415 (schedules load with the first build)
 
-    return build_default(specialized(program(operation, dtype, index_dtype, out_dtype, empty), features), cpu, target)
+    return build_default(
+        specialized(program(operation, dtype, index_dtype, out_dtype, empty), features), cpu, target
+    )
 
 
 def space(schedule: Schedule, target: Any = None) -> list[Schedule]:
@@ -196,9 +195,7 @@ def space(schedule: Schedule, target: Any = None) -> list[Schedule]:
     return cpu.space(schedule, target=target, name=name)
 
 
-def reference(
-    operation: str, x: np.ndarray, indptr: np.ndarray, empty: str = "zero"
-) -> np.ndarray:
+def reference(operation: str, x: np.ndarray, indptr: np.ndarray, empty: str = "zero") -> np.ndarray:
     """Return the reduced rows in float64."""
     reduce = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min}[operation]
     absent = 0.0
@@ -206,7 +203,7 @@ def reference(
         absent = -np.inf if operation == "max" else np.inf
     values = np.asarray(x, np.float64)
     result = np.full((len(indptr) - 1, *values.shape[1:]), absent)
-    for group, (begin, end) in enumerate(zip(indptr[:-1], indptr[1:])):
+    for group, (begin, end) in enumerate(itertools.pairwise(indptr)):
         if end > begin:
             result[group] = reduce(values[begin:end], axis=0)
     return result

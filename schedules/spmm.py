@@ -64,7 +64,9 @@ def program(
         nnz: size,
     ):
         I = S.dense_fixed(m)
-        J = S.sparse_variable(I, (n, nnz), (indptr, indices), index_dtype, sorted=False, unique=False)
+        J = S.sparse_variable(
+            I, (n, nnz), (indptr, indices), index_dtype, sorted=False, unique=False
+        )
         Jd = S.dense_fixed(n)
         F = S.dense_fixed(f)
         A = S.match_sparse_buffer(a, (I, J), dtype)

@@ -12,7 +12,7 @@ from tvm_sparse.cli.matrices import power_law, read_matrix
 
 MATRIX = sp.csr_matrix(np.array([[0, 2, 0], [1, 0, 3], [0, 0, 0]], np.float32))
 
-PROGRAM = '''
+PROGRAM = """
 import tvm_sparse
 from tvm.script import sparse as S
 
@@ -23,7 +23,7 @@ def scale(a: S.handle, b: S.handle, n: S.int32):
     B = S.match_sparse_buffer(b, (I,), "float32")
     with S.sp_iter([I], "S", "scale") as [i]:
         B[i] = A[i] * 2.5
-'''
+"""
 
 
 def test_matrix_market_is_read(tmp_path):
@@ -100,9 +100,12 @@ def test_tune_exports_verifies_and_writes_table_and_chart(tmp_path, capsys):
     sp.save_npz(tmp_path / "m.npz", sp.random(300, 300, 0.02, "csr", np.float32, random_state=0))
     files = {name: tmp_path / name for name in ("k.so", "table.json", "chart.png")}
     status = main(
-        ["tune", "spmm", "--matrix", str(tmp_path / "m.npz"), "--features", "8", "--trials", "2"]
-        + ["--work-dir", str(tmp_path / "work"), "--export", str(files["k.so"])]
-        + ["--json", str(files["table.json"]), "--plot", str(files["chart.png"])]
+        [
+            *("tune", "spmm", "--matrix", str(tmp_path / "m.npz"), "--features", "8"),
+            *("--trials", "2", "--work-dir", str(tmp_path / "work")),
+            *("--export", str(files["k.so"]), "--json", str(files["table.json"])),
+            *("--plot", str(files["chart.png"])),
+        ]
     )
     assert status == 0, capsys.readouterr().err
     assert all(path.stat().st_size > 0 for path in files.values())

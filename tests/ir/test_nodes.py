@@ -100,5 +100,7 @@ def test_specialize_binds_by_variable():
 
 @pytest.mark.parametrize("key", ["unknown", "a"])
 def test_specialize_refuses_what_is_no_scalar_parameter(key):
-    with pytest.raises(ValueError, match=r"expected one of the scalar parameters .*'m'.*found " + key):
+    with pytest.raises(
+        ValueError, match=r"expected one of the scalar parameters .*'m'.*found " + key
+    ):
         parse().specialize({key: 1})

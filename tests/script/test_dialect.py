@@ -178,5 +178,5 @@ def test_source_spans_are_kept():
 
 
 def test_use_outside_of_a_function_is_refused():
-    with pytest.raises(tvm_sparse.SparseProgramError, match="inside an @S.prim_func"):
+    with pytest.raises(tvm_sparse.SparseProgramError, match=r"inside an @S\.prim_func"):
         S.dense_fixed(4)

@@ -60,9 +60,8 @@ def test_stages_two_and_three_are_well_formed_tensor_ir(name, index_dtype):
 
 def test_stage_two_indexes_entries_within_their_parent_entry():
     stage2 = LowerSparseIteration()(tvm.IRModule({"spmm": schedules.spmm.program()}))
-    assert (
-        "C[vi, vk] = C[vi, vk] + A[vi, vj] * B[J_indices[J_indptr[vi] + vj], vk]"
-        in text_of(stage2, "spmm")
+    assert "C[vi, vk] = C[vi, vk] + A[vi, vj] * B[J_indices[J_indptr[vi] + vj], vk]" in text_of(
+        stage2, "spmm"
     )
 
 

@@ -50,5 +50,8 @@ def _version(package: str) -> str:
 
 
 def _enabled_targets() -> list[str]:
-    return [kind for kind in ("llvm", "c", "cuda", "rocm", "vulkan", "metal", "opencl")
-            if tvm.get_global_func(f"target.build.{kind}", allow_missing=True) is not None]
+    return [
+        kind
+        for kind in ("llvm", "c", "cuda", "rocm", "vulkan", "metal", "opencl")
+        if tvm.get_global_func(f"target.build.{kind}", allow_missing=True) is not None
+    ]

@@ -94,7 +94,9 @@ def power_law(
 
 def _draw(weights: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
     cumulated = np.cumsum(weights)
-    return np.searchsorted(cumulated, random.random(count) * cumulated[-1]).clip(0, len(weights) - 1)
+    return np.searchsorted(cumulated, random.random(count) * cumulated[-1]).clip(
+        0, len(weights) - 1
+    )
 
 
 def _values(count: int, seed: int) -> np.ndarray:

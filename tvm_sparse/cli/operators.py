@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +13,7 @@ import scipy.sparse as sp
 from .. import schedules
 from ..ir import SparseFunc
 from ..runtime import Executable
+from ..tune.timing import interleaved_medians
 
 __all__ = ["OPERATORS", "Contender", "Row", "Workload", "measure"]
 
@@ -108,13 +108,9 @@ def measure(workload: Workload, contenders: list[Contender], rounds: int = 9) ->
         if not error < workload.tolerance:
             raise RuntimeError(f"{contender.name}: wrong result, relative error {error:.1e}")
         errors.append(error)
-    samples: list[list[float]] = [[] for _ in contenders]
-    for _ in range(rounds):
-        for k, contender in enumerate(contenders):
-            samples[k].append(_seconds(contender.run))
+    medians = interleaved_medians([contender.run for contender in contenders], rounds)
     rows = []
-    for contender, taken, error in zip(contenders, samples, errors):
-        seconds = float(np.median(taken))
+    for contender, seconds, error in zip(contenders, medians, errors):
         rows.append(
             Row(
                 name=contender.name,
@@ -125,17 +121,6 @@ def measure(workload: Workload, contenders: list[Contender], rounds: int = 9) ->
             )
         )
     return rows
-
-
-def _seconds(run: Callable[[], Any], least: float = 0.02) -> float:
-    run()
-    count, begin = 0, time.perf_counter()
-    while True:
-        run()
-        count += 1
-        elapsed = time.perf_counter() - begin
-        if elapsed >= least:
-            return elapsed / count
 
 
 def _torch(threads: int):

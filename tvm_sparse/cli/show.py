@@ -68,9 +68,13 @@ def render(program: SparseFunc | tirx.PrimFunc | IRModule, stage: str, target: s
     """Return the text of a program at a stage."""
     if stage == "source":
         return compile(program, target).inspect_source("ll")
-    module = program if isinstance(program, IRModule) else IRModule({program.name: program}) if (
-        isinstance(program, SparseFunc)
-    ) else IRModule.from_expr(program)
+    module = (
+        program
+        if isinstance(program, IRModule)
+        else IRModule({program.name: program})
+        if (isinstance(program, SparseFunc))
+        else IRModule.from_expr(program)
+    )
     if stage == "1":
         return print_module(module)
     module = LowerSparseIteration()(module)

@@ -189,8 +189,15 @@ def verify_in_fresh_process(path: Path, workload: Workload, executable) -> float
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "arguments.npz"
         np.savez(file, **{f"arg_{k}": value for k, value in enumerate(plain)})
-        command = [sys.executable, "-c", _VERIFY, minimal.__file__, str(path), str(file),
-                   function.name]
+        command = [
+            sys.executable,
+            "-c",
+            _VERIFY,
+            minimal.__file__,
+            str(path),
+            str(file),
+            function.name,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"the exported kernel failed in a fresh process:\n{done.stderr}")

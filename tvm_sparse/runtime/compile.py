@@ -6,13 +6,14 @@ import functools
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.ir import IRModule
 from tvm.target import Target, codegen
 
 from ..ir import SparseFunc
 from ..transform import PIPELINE_NAME, LowerSparseBuffer, LowerSparseIteration
-from ..transform._layout import read_layout
+from ..transform._layout import read_layout, size_text
 from .executable import Executable
 from .threads import add_launcher_entry
 
@@ -143,7 +144,7 @@ def _entry(func: tirx.PrimFunc, layout: dict | None) -> dict:
                     "kind": "buffer",
                     "buffer": param.name,
                     "dtype": str(param.ty.dtype),
-                    "shape": [_size_text(size) for size in param.ty.shape],
+                    "shape": [size_text(size, {}) for size in param.ty.shape],
                     "role": "inout" if param in written else "input",
                 }
             )
@@ -152,14 +153,7 @@ def _entry(func: tirx.PrimFunc, layout: dict | None) -> dict:
     return {"args": args, "axes": []}
 
 
-def _size_text(size) -> str:
-    from ..transform._layout import size_text
-
-    return size_text(size, {})
-
-
 def _written(func: tirx.PrimFunc) -> set:
-    import tvm_ffi
 
     written = set()
     tvm_ffi.structural_walk(func.body, [(tirx.BufferStore, lambda s: written.add(s.buffer))])

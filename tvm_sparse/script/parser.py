@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import tvm
+import tvm_ffi
+from tvm import tirx
 from tvm.error import DiagnosticError
 from tvm.ir import IRModule
 from tvm.s_tir.stmt import SBlockRealize
@@ -24,9 +26,6 @@ from tvm.tirx.script import builder as T
 from tvm.tirx.script import parser as tirx_names
 from tvm.tirx.script.parser import *  # noqa: F403 (S holds everything that T holds)
 from tvm.tirx.script.parser import parser as tirx_parser
-
-import tvm_ffi
-from tvm import tirx
 
 from ..errors import SparseProgramError
 from ..ir import SparseFunc, SparseIteration, verify
@@ -195,14 +194,14 @@ _visit_tirx_assign = dispatch.get(token="tirx", type_name="Assign")
 def _visit_assign(self: Parser, node: doc.Assign) -> None:
     state = FunctionState.stack[-1] if FunctionState.stack else None
     target = node.targets[0]
-    if state is not None and len(node.targets) == 1 and isinstance(target, doc.Name):
-        if isinstance(node.value, doc.Call):
-            callee = self.eval_expr(node.value.func)
-            if getattr(callee, "is_sparse_definition", False):
-                state.target_name = target.id
-                value = self.eval_expr(node.value)
-                self.var_table.add(target.id, value, allow_shadowing=False)
-                return
+    named_call = isinstance(target, doc.Name) and isinstance(node.value, doc.Call)
+    if state is not None and len(node.targets) == 1 and named_call:
+        callee = self.eval_expr(node.value.func)
+        if getattr(callee, "is_sparse_definition", False):
+            state.target_name = target.id
+            value = self.eval_expr(node.value)
+            self.var_table.add(target.id, value, allow_shadowing=False)
+            return
     _visit_tirx_assign(self, node)
 
 

@@ -116,7 +116,10 @@ class _Surrogate:
                 ty = var.ty
                 shape = [swap(size) for size in ty.shape]
                 renamed[var] = tirx.decl_buffer(
-                    shape, str(ty.dtype), names[var], scope=ty.storage_scope,
+                    shape,
+                    str(ty.dtype),
+                    names[var],
+                    scope=ty.storage_scope,
                     data_alignment=ty.data_alignment,
                 )
         declarations = [swap(self._axis(axis)) for axis in func.axes]
@@ -140,11 +143,24 @@ class _Surrogate:
         elif axis.kind == "dense_variable":
             args += [self.names[axis.parent], self.names[axis.indptr], axis.length, axis.nnz]
         elif axis.kind == "sparse_fixed":
-            args += [self.names[axis.parent], self.names[axis.indices], int(axis.sorted),
-                     int(axis.unique), axis.length, axis.nnz_cols]
+            args += [
+                self.names[axis.parent],
+                self.names[axis.indices],
+                int(axis.sorted),
+                int(axis.unique),
+                axis.length,
+                axis.nnz_cols,
+            ]
         else:
-            args += [self.names[axis.parent], self.names[axis.indptr], self.names[axis.indices],
-                     int(axis.sorted), int(axis.unique), axis.length, axis.nnz]
+            args += [
+                self.names[axis.parent],
+                self.names[axis.indptr],
+                self.names[axis.indices],
+                int(axis.sorted),
+                int(axis.unique),
+                axis.length,
+                axis.nnz,
+            ]
         return _call(_DECLARE + axis.kind, args)
 
     def _buffer(self, what: str, buffer) -> tirx.Stmt:
@@ -319,7 +335,9 @@ class _Rewriter(ast.NodeTransformer):
         if mark is None:
             return self.generic_visit(node)
         kinds, name, *axes = mark.split(";")
-        head = f"with S.sp_iter([{', '.join(axes)}], {kinds!r}, {name!r}) as [{', '.join(variables)}]"
+        head = (
+            f"with S.sp_iter([{', '.join(axes)}], {kinds!r}, {name!r}) as [{', '.join(variables)}]"
+        )
         result = _statement(f"{head}:\n    pass")
         if annotations:
             text = ", ".join(f"{k!r}: {ast.unparse(v)}" for k, v in annotations.items())
@@ -364,12 +382,8 @@ def _extern_call(node: ast.Expr) -> tuple[str, list[ast.expr]] | None:
     ):
         return None
     constants = [a.value for a in call.args if isinstance(a, ast.Constant)]
-    what = next(
-        (c for c in constants if isinstance(c, str) and c.startswith(_DECLARE)), None
-    )
+    what = next((c for c in constants if isinstance(c, str) and c.startswith(_DECLARE)), None)
     if what is None:
         return None
-    at = next(
-        k for k, a in enumerate(call.args) if isinstance(a, ast.Constant) and a.value == what
-    )
+    at = next(k for k, a in enumerate(call.args) if isinstance(a, ast.Constant) and a.value == what)
     return what.removeprefix(_DECLARE), list(call.args[at + 1 :])

@@ -1,8 +1,8 @@
 """Read ``indptr`` and ``indices`` once, outside of the loops that don't change the element read.
 
-Runs on loops, after blocks are gone. A load moves in front of the outermost serial loop where all variables
-of its index are known, but never out of a condition, which may be what makes the index valid, and never out of
-a parallel or thread loop.
+Runs on loops, after blocks are gone. A load moves in front of the outermost serial loop where all
+variables of its index are known, but never out of a condition, which may be what makes the index
+valid, and never out of a parallel or thread loop.
 """
 
 from __future__ import annotations
@@ -104,9 +104,7 @@ def _invariant_loads(loop: For, arrays: set[Var]) -> list[tuple[TensorLoad, Var]
     def visit(node, visitor) -> None:
         if isinstance(node, tirx.IfThenElse):
             visitor.visit(node.condition)
-        elif isinstance(node, tirx.While):
-            return
-        elif isinstance(node, tirx.Select) or _is_conditional(node):
+        elif isinstance(node, tirx.While) or isinstance(node, tirx.Select) or _is_conditional(node):
             return
         elif isinstance(node, TensorLoad):
             visitor.default_visit(node)

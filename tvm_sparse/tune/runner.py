@@ -18,6 +18,8 @@ import numpy as np
 import tvm
 from tvm.s_tir import meta_schedule as ms
 
+from .timing import same_result
+
 __all__ = ["MeasureOptions", "SavedArguments", "make_builder", "make_runner"]
 
 
@@ -148,19 +150,10 @@ def _check_and_time(path: str, options: MeasureOptions, module, device, config, 
     (arguments,) = repeated
     module[module.entry_name if hasattr(module, "entry_name") else "main"](*arguments)
     for k in outputs:
-        _check(arguments[k].numpy(), expected[k], options.rtol)
+        if not same_result(arguments[k].numpy(), expected[k], options.rtol):
+            raise ValueError("the candidate's result differs from the untuned kernel's")
     costs = ms.runner.utils.run_evaluator_common(module, device, config, [arguments])
     return [float(np.median(costs))]
-
-
-def _check(found: np.ndarray, expected: np.ndarray, rtol: float) -> None:
-    found, expected = found.astype(np.float64), expected.astype(np.float64)
-    finite = np.isfinite(expected)
-    scale = np.abs(expected[finite]).max(initial=0.0)
-    close = np.allclose(found[finite], expected[finite], rtol=0, atol=rtol * scale + 1e-30)
-    same = np.array_equal(found[~finite], expected[~finite], equal_nan=True)
-    if not (close and same):
-        raise ValueError("the candidate's result differs from the untuned kernel's")
 
 
 def _poisoned(array: np.ndarray) -> np.ndarray:

@@ -8,10 +8,10 @@ measured is kept in ``work_dir``, so that a later run with the same program and 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ from ..runtime import Executable, compile, get_num_threads, lower, resolve_targe
 from .fingerprint import fingerprint
 from .postprocessors import RewriteReductionInit
 from .runner import MeasureOptions, SavedArguments, make_builder, make_runner
+from .timing import interleaved_medians, same_result
 
 __all__ = ["Space", "TuningError", "TuningResult", "tune"]
 
@@ -35,6 +36,7 @@ __all__ = ["Space", "TuningError", "TuningResult", "tune"]
 Space = Callable[[tvm.s_tir.Schedule], list[tvm.s_tir.Schedule] | None]
 
 FINGERPRINT_ATTR = "tvm_sparse.fingerprint"
+DEFAULT_OPTIONS = MeasureOptions()
 
 
 class TuningError(RuntimeError):
@@ -54,7 +56,7 @@ class TuningResult:
     seconds, default_seconds : float
         Median time of a call of either kernel on the inputs, measured interleaved.
     trials, failures : int
-        Candidates measured, in this run and in earlier ones in the same folder, and how many failed.
+        Candidates measured, those of earlier runs in the folder included, and failures of this run.
     work_dir : pathlib.Path
         Holds database and log.
     """
@@ -78,7 +80,7 @@ def tune(
     *,
     space: Space | None = None,
     default: Executable | None = None,
-    options: MeasureOptions = MeasureOptions(),
+    options: MeasureOptions = DEFAULT_OPTIONS,
     seed: int = 0,
     on_progress: Callable[[int, int, float | None], None] | None = None,
 ) -> TuningResult:
@@ -98,8 +100,8 @@ def tune(
     work_dir : path-like, optional
         Folder for database and log; a new temporary one by default.
     space : callable, optional
-        ``space(schedule)`` applies primitives, sampling ones among them, to the stage-III schedule, or
-        returns a list of schedules. By default that of the operator of the same name.
+        ``space(schedule)`` applies primitives, sampling ones among them, to the stage-III schedule,
+        or returns a list of schedules. By default that of the operator of the same name.
     default : Executable, optional
         The kernel to beat; by default the operator's, or the unscheduled program.
     options : MeasureOptions
@@ -124,7 +126,9 @@ def tune(
     if max_trials < 1:
         raise ValueError(f"max_trials: expected at least 1, found {max_trials}")
     chosen_space, default = _resolve(program, space, default, target)
-    folder = Path(work_dir) if work_dir is not None else Path(tempfile.mkdtemp(prefix="tvm_sparse_"))
+    folder = (
+        Path(work_dir) if work_dir is not None else Path(tempfile.mkdtemp(prefix="tvm_sparse_"))
+    )
     folder.mkdir(parents=True, exist_ok=True)
     threads = options.num_threads or get_num_threads()
     options = MeasureOptions(**{**options.__dict__, "num_threads": threads})
@@ -148,8 +152,18 @@ def tune(
     remaining = max_trials - progress.measured
     if remaining > 0:
         with _quiet(folder):
-            _search(module, chosen_space, resolve_target(target), remaining, folder, database,
-                    progress, saved, options, seed)
+            _search(
+                module,
+                chosen_space,
+                resolve_target(target),
+                remaining,
+                folder,
+                database,
+                progress,
+                saved,
+                options,
+                seed,
+            )
     record = _best_record(database, workload)
     if record is None:
         first = progress.errors[0] if progress.errors else "no candidate was generated"
@@ -208,7 +222,7 @@ def _search(module, space, target, trials, folder, database, progress, saved, op
         mod=module,
         target=tvm.target.Target(attrs),
         space_generator=ms.space_generator.ScheduleFn(
-            lambda schedule: space(schedule),
+            space,
             sch_rules=[],
             postprocs=[RewriteReductionInit()],
             mutator_probs={ms.mutator.MutateTileSize(): 0.9, ms.mutator.MutateUnroll(): 0.1},
@@ -236,9 +250,12 @@ def _search(module, space, target, trials, folder, database, progress, saved, op
         runner=make_runner(saved, options),
         database=database,
         cost_model=ms.cost_model.XGBModel(num_warmup_samples=16, num_tuning_cores=cores),
-        measure_callbacks=[ms.measure_callback.AddToDatabase(), _TallyCallback(progress),
-                           ms.measure_callback.UpdateCostModel(),
-                           ms.measure_callback.RemoveBuildArtifact()],
+        measure_callbacks=[
+            ms.measure_callback.AddToDatabase(),
+            _TallyCallback(progress),
+            ms.measure_callback.UpdateCostModel(),
+            ms.measure_callback.RemoveBuildArtifact(),
+        ],
     )
 
 
@@ -274,49 +291,28 @@ def _scalars(metadata: dict, arguments: list) -> dict[str, int]:
 
 def _compare(tuned, default, name, arguments, outputs, options) -> tuple[float, float]:
     """Check the tuned kernel against the default and time both, interleaved."""
-    kernels = [tuned[name], default[name]]
-    calls = []
-    for kernel in kernels:
+    metadata = default[name].metadata["args"]
+    calls, results = [], []
+    for kernel in (tuned[name], default[name]):
         taken = {arg["name"] for arg in kernel.metadata["args"]}
         named = {
-            arg["name"]: value
-            for arg, value in zip(default[name].metadata["args"], arguments)
-            if arg["name"] in taken
+            arg["name"]: value for arg, value in zip(metadata, arguments) if arg["name"] in taken
         }
-        for k in outputs:
-            key = default[name].metadata["args"][k]["name"]
-            named[key] = np.full_like(arguments[k], _nan(arguments[k].dtype))
-        ready = kernel.arguments(**named)
-        calls.append((kernel, ready, [named[default[name].metadata["args"][k]["name"]]
-                                      for k in outputs]))
+        poisoned = {
+            metadata[k]["name"]: np.full_like(arguments[k], _nan(arguments[k].dtype))
+            for k in outputs
+        }
+        ready = kernel.arguments(**{**named, **poisoned})
+        calls.append(functools.partial(kernel, *ready))
+        results.append(list(poisoned.values()))
     with _threads(options.num_threads):
-        for kernel, ready, _ in calls:
-            kernel(*ready)
-        for got, want in zip(calls[0][2], calls[1][2]):
-            _check_equal(got, want, options.rtol)
-        samples: list[list[float]] = [[], []]
-        for _ in range(9):
-            for k, (kernel, ready, _) in enumerate(calls):
-                samples[k].append(_time(kernel, ready, options.min_repeat_ms * 1e-3 / 2))
-    return float(np.median(samples[0])), float(np.median(samples[1]))
-
-
-def _check_equal(got: np.ndarray, want: np.ndarray, rtol: float) -> None:
-    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
-    scale = np.abs(want[np.isfinite(want)]).max(initial=0.0)
-    if not np.allclose(got, want, rtol=0, atol=rtol * scale + 1e-30, equal_nan=True):
-        raise TuningError("the tuned kernel's result differs from the default kernel's")
-
-
-def _time(kernel, ready, least: float) -> float:
-    kernel(*ready)
-    count, begin = 0, time.perf_counter()
-    while True:
-        kernel(*ready)
-        count += 1
-        elapsed = time.perf_counter() - begin
-        if elapsed >= least:
-            return elapsed / count
+        for call in calls:
+            call()
+        for found, expected in zip(*results):
+            if not same_result(found, expected, options.rtol):
+                raise TuningError("the tuned kernel's result differs from the default kernel's")
+        seconds, default_seconds = interleaved_medians(calls)
+    return seconds, default_seconds
 
 
 def _nan(dtype: np.dtype):
@@ -324,9 +320,8 @@ def _nan(dtype: np.dtype):
 
 
 def _as_array(value):
-    return value.numpy() if hasattr(value, "numpy") else (
-        np.from_dlpack(value) if hasattr(value, "__dlpack__") else value
-    )
+    """Return a NumPy view of a ready argument; scalars stay as they are."""
+    return np.from_dlpack(value) if hasattr(value, "__dlpack__") else value
 
 
 @contextlib.contextmanager
