@@ -23,9 +23,12 @@ class Program:
     arrays: dict[str, np.ndarray]
     scalars: dict[str, int]
     outputs: list[str]
+    #: Choices for a random schedule; none if it is empty.
+    schedule: list[int] = field(default_factory=list)
 
     def __repr__(self) -> str:
         lines = [self.text, f"scalars = {self.scalars}", f"outputs = {self.outputs}"]
+        lines.append(f"schedule = {self.schedule}")
         for name, array in self.arrays.items():
             lines.append(f"{name} = np.array({array.tolist()}, {str(array.dtype)!r})")
         return "\n".join(lines)
@@ -528,7 +531,8 @@ class _Writer:
         lines = [f"    {line}" for line in [*self.lines, *body]]
         text = "\n".join(["@S.prim_func", f"def program({', '.join(params)}):", *lines])
         outputs = [b.name.lower() for b in self.outputs if b.name.lower() not in self.preset]
-        return Program(text, self.arrays, scalars, outputs)
+        schedule = self.draw(st.lists(st.integers(0, 999), min_size=3, max_size=12))
+        return Program(text, self.arrays, scalars, outputs, schedule if self.chance(50) else [])
 
     def _copy_out(self) -> list[str]:
         """Write an iteration that stores something, for programs that only fill temporaries."""

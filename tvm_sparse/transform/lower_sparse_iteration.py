@@ -120,7 +120,7 @@ class _FunctionLowering:
         root = self.placer.prologues[0]
         if root.statements:
             body = tirx.SeqStmt([*root.statements, body])
-            body = _realize("searches", [], body, buffers=root.buffers)
+            body = _realize("root", [], body, buffers=root.buffers)
         params = [self.stage2.get(p, p) for p in self.func.params]
         attrs = {str(k): v for k, v in dict(self.func.attrs or {}).items()}
         attrs |= {"tirx.noalias": True, "s_tir": True, LAYOUT_ATTR: describe_layout(self.func)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Expr, IRModule, Var
+from tvm.ir import Expr, IRModule, TensorLoad, Var
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx import For, ForKind, IterVar
 
@@ -104,17 +104,20 @@ def outermost_reduction_loop(realize: SBlockRealize, loops: list[For]) -> For | 
 
 
 def _init_nest(realize: SBlockRealize, inner: list[For]) -> tirx.Stmt:
-    """Init over those of the loops that the spatial iterators use.
-
-    A loop that a schedule fused from spatial and reduction axes is among them: it visits a point
-    more than once, which does no harm.
-    """
+    """Init for every value of the spatial iterators, in place of the loops ``inner``."""
     block = realize.block
     spatial = [
         (iter_var, value)
         for iter_var, value in zip(block.iter_vars, realize.iter_values)
         if iter_var.iter_type != IterVar.CommReduce
     ]
+    shared = _shared_loops(realize, inner)
+    whole = {
+        iter_var.var: Var(f"{iter_var.var.name}_all", str(iter_var.var.ty.dtype))
+        for iter_var, value in spatial
+        if variables_of(value) & shared
+    }
+    spatial = [(iter_var, whole.get(iter_var.var, value)) for iter_var, value in spatial]
     needed: set[Var] = set()
     for _, value in spatial:
         needed |= variables_of(value)
@@ -135,9 +138,44 @@ def _init_nest(realize: SBlockRealize, inner: list[For]) -> tirx.Stmt:
     )
     predicate = _without(realize.predicate, dropped)
     nest = SBlockRealize([rename(value) for _, value in spatial], rename(predicate), init_block)
+    for iter_var, value in spatial:
+        if iter_var.var in whole:
+            nest = For(value, iter_var.dom.min, iter_var.dom.extent, ForKind.SERIAL, nest)
     for loop in reversed(kept):
         nest = _with_body(loop, fresh[loop.loop_var], nest)
     return nest
+
+
+def _shared_loops(realize: SBlockRealize, inner: list[For]) -> set[Var]:
+    """Loops that a schedule fused from spatial and reduction axes; they may run not even once.
+
+    An iterator that takes its values from such loops is initialised over its whole domain, which is
+    what dense axes range over. There is no such domain where the loops depend on stored structure.
+    """
+    uses = {IterVar.CommReduce: set(), IterVar.DataPar: set()}
+    for iter_var, value in zip(realize.block.iter_vars, realize.iter_values):
+        uses.setdefault(iter_var.iter_type, set()).update(variables_of(value))
+    both = uses[IterVar.CommReduce] & uses[IterVar.DataPar]
+    shared = {loop.loop_var for loop in inner} & both
+    for loop in inner:
+        if loop.loop_var in shared and _reads_memory(loop.extent):
+            raise ValueError(
+                f"block {realize.block.name_hint}: loop {loop.loop_var.name} is fused from spatial "
+                "and reduction loops and may be empty, so nothing would be initialised; call "
+                "decompose_reduction before the loops are fused"
+            )
+    known = {loop.loop_var for loop in inner}
+    for iter_var, value in zip(realize.block.iter_vars, realize.iter_values):
+        used = variables_of(value)
+        if iter_var.iter_type == IterVar.DataPar and used & shared and not used <= known:
+            return set()  # a tile of the axis: its loops tell which values it takes
+    return shared
+
+
+def _reads_memory(expr: Expr) -> bool:
+    found = []
+    tvm_ffi.structural_walk(expr, [(TensorLoad, found.append)])
+    return bool(found)
 
 
 def _without(predicate: Expr, dropped: set[Var]) -> Expr:
