@@ -112,6 +112,11 @@ def tile_row(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, tile: RowTile)
         The tile.
     """
     entry, feature = sch.get_loops(block)
+    features = sch.get(feature).extent
+    if isinstance(features, tirx.IntImm):
+        if int(features) < 2:
+            return  # nothing to tile
+        tile = tile.within(int(features))
     tile_loop, inner = sch.split(feature, [None, tile.width])
     sch.reorder(tile_loop, entry, inner)
     write = sch.cache_write(block, 0, "global")

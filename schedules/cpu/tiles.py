@@ -36,6 +36,11 @@ class RowTile:
         lanes = vector_lanes(target, bits)
         return RowTile(width=8 * lanes, lanes=lanes)
 
+    def within(self, features: int) -> RowTile:
+        """Return the largest tile, no larger than this, that a row of so many features fills."""
+        width = min(self.width, 1 << (features.bit_length() - 1))
+        return RowTile(width=width, lanes=min(self.lanes, width))
+
 
 @dataclass(frozen=True)
 class EntryTile:
