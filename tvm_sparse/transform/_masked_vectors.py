@@ -58,6 +58,7 @@ def _masked_store(
         ramp = tirx.Ramp(at_value(index, var, 0), one, lanes)
         if _contains(allocated, expr.source):
             return tirx.BufferLoad(expr.source, [*outer, ramp])
+        _check_maskable(expr.source)
         dtype = f"{expr.source.dtype}x{lanes}"
         return tirx.op.masked_load(dtype, expr.source, *outer, ramp, mask)
 
@@ -83,9 +84,16 @@ def _masked_store(
         kept = bind(tirx.BufferLoad(store.buffer, indices))
         kept = tirx.Select(mask, bind(value), kept)
         return tirx.SeqStmt([*bindings, tirx.BufferStore(store.buffer, kept, indices)])
+    _check_maskable(store.buffer)
     masked = tirx.op.masked_store(store.buffer, value, *indices, mask)
     statements = [*bindings, tirx.Evaluate(masked)]
     return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
+
+
+def _check_maskable(buffer: tirx.Buffer) -> None:
+    """Masked intrinsics escape the passes that give bfloat16 and float8 their meaning."""
+    if str(buffer.dtype).startswith(("bfloat", "float8")):
+        raise _Unmaskable
 
 
 def _with_kind(loop: tirx.For, extent, kind: tirx.ForKind, body: tirx.Stmt) -> tirx.For:
