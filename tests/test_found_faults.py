@@ -185,3 +185,67 @@ def f(x: T.handle, y: T.handle, n: T.int32, m: T.int32):
         {"x": np.array([1.0, 2.0]), "y": np.zeros((4, 2))},
         {"n": 2, "m": 4},
     )
+
+
+def test_temporary_that_is_read_while_it_is_written_starts_as_its_default():
+    check(
+        """
+@S.prim_func
+def f(x: T.handle, y: T.handle, n: T.int32):
+    I = S.dense_fixed(n)
+    K = S.dense_fixed(n)
+    X = S.match_sparse_buffer(x, (I, K), "float64")
+    W = S.alloc_sparse_buffer((I, K), "float64", default=7)
+    Y = S.match_sparse_buffer(y, (I, K), "float64")
+    with S.sp_iter([I, K], "SS", "running") as [i, k]:
+        W[i, k] = X[i, k]
+        Y[i, k] = W[k, i]
+""",
+        {"x": np.arange(9.0).reshape(3, 3), "y": np.zeros((3, 3))},
+        {"n": 3},
+    )
+
+
+def test_reduction_of_constant_extent_around_a_search_compiles():
+    check(
+        """
+@S.prim_func
+def f(x: T.handle, y: T.handle, indptr: T.handle, indices: T.handle, n: T.int32):
+    K = S.dense_fixed(3)
+    I = S.dense_fixed(n)
+    J = S.sparse_variable(I, (n, 3), (indptr, indices), "int32")
+    R = S.dense_fixed(n)
+    X = S.match_sparse_buffer(x, (I, J), "float64")
+    Y = S.match_sparse_buffer(y, (I,), "float64")
+    with S.sp_iter([K, I, R], "RSR", "rows") as [k, i, r]:
+        with T.init():
+            Y[i] = T.float64(0)
+        Y[i] = Y[i] + X[i, r]
+""",
+        {k: v for k, v in RAGGED.items() if k != "p"} | {"y": np.zeros(3)},
+        {"n": 3},
+    )
+
+
+def test_program_with_a_constant_search_and_a_temporary_has_one_root_block():
+    func = from_source(
+        """
+@S.prim_func
+def f(x: T.handle, y: T.handle, indptr: T.handle, indices: T.handle, n: T.int32, nnz: T.int32):
+    I = S.dense_fixed(n)
+    J = S.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
+    X = S.match_sparse_buffer(x, (I, J), "float64")
+    W = S.alloc_sparse_buffer((I,), "float64")
+    Y = S.match_sparse_buffer(y, (I,), "float64")
+    with S.sp_iter([I], "S", "corner") as [i]:
+        W[i] = X[1, 2]
+    with S.sp_iter([I], "S", "copy") as [i]:
+        Y[i] = W[i]
+"""
+    )
+    sch = tvm.s_tir.Schedule(lower(func))
+    sch.work_on("f")
+    assert [sch.get(b).name_hint for b in sch.get_child_blocks(sch.get_sblock("root"))] == [
+        "corner_0",
+        "copy_0",
+    ]

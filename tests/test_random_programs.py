@@ -39,8 +39,8 @@ def scheduled(func: SparseFunc, choices: list[int]) -> tvm.IRModule:
                 sch.decompose_reduction(block, loops[choice % len(loops)])
             elif primitive == 4 and loops:
                 _, inner = sch.split(loops[-1], [None, 4])
-                (sch.unroll if _has_while(sch.get(block)) else sch.vectorize)(inner)
-        except ScheduleError:
+                (sch.vectorize if _is_plain(sch.get(block)) else sch.unroll)(inner)
+        except (ScheduleError, ValueError):
             continue
     return sch.mod
 
@@ -55,11 +55,11 @@ def _blocks(sch: Schedule) -> list:
     return found
 
 
-def _has_while(block) -> bool:
-    """Whether a block searches: TVM cannot vectorise that, and says so only when it compiles."""
+def _is_plain(block) -> bool:
+    """Whether TVM can vectorise a block: it says that it cannot only when it compiles."""
     found = []
-    tvm_ffi.structural_walk(block, [(tirx.While, found.append)])
-    return bool(found)
+    tvm_ffi.structural_walk(block.body, [((tirx.While, tirx.For), found.append)])
+    return not found
 
 
 def check(program: Program) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import TensorLoad, Var
+from tvm.ir import Expr, TensorLoad, Var
 
 from ..ir import Axis, SparseBuffer, SparseFunc, SparseIteration
 from ..ir.axis import DenseFixedAxis
@@ -29,6 +29,9 @@ class _Use:
     read_first: bool = False
     written: bool = False
     covered: bool = False
+    #: Where the covering store stands: its indices, and the outermost iteration around it.
+    place: list[Expr] = field(default_factory=list)
+    region: int = 0
 
 
 @dataclass
@@ -110,26 +113,33 @@ def _as_dense(buffer: Var) -> SparseBuffer:
 def _first_uses(func: SparseFunc) -> dict[Var, _Use]:
     uses: dict[Var, _Use] = {}
     sparse = func.sparse_buffers
+    region = 0
 
-    def read(expression) -> None:
+    def read(expression, scope: _Scope) -> None:
         def load(node: TensorLoad) -> None:
             use = uses.setdefault(node.source, _Use())
             if not use.written:
                 use.read_first = True
+            elif use.region == region and not _same_place(use.place, node.indices, scope):
+                use.covered = False  # read while it is being written
 
         tvm_ffi.structural_walk(expression, [(TensorLoad, load)])
 
     def store(node: tirx.BufferStore, scope: _Scope, initial: bool) -> None:
-        read(node.value)
+        read(node.value, scope)
         for index in node.indices:
-            read(index)
+            read(index, scope)
         use = uses.setdefault(node.buffer, _Use())
         if not use.written and not use.read_first:
             buffer = sparse.get(node.buffer) or _as_dense(node.buffer)
             use.covered = _covers(buffer, node, scope, initial)
+            use.place, use.region = list(node.indices), region
         use.written = True
 
     def visit(stmt: tirx.Stmt, scope: _Scope, initial: bool = False) -> None:
+        nonlocal region
+        if not scope.iterators:
+            region += 1
         if isinstance(stmt, SparseIteration):
             inner = _Scope(dict(scope.iterators), scope.conditional)
             for axis, kind, var in stmt.iterators:
@@ -143,18 +153,34 @@ def _first_uses(func: SparseFunc) -> dict[Var, _Use]:
         elif isinstance(stmt, tirx.BufferStore):
             store(stmt, scope, initial)
         elif isinstance(stmt, tirx.IfThenElse):
-            read(stmt.condition)
+            read(stmt.condition, scope)
             inner = _Scope(scope.iterators, True)
             visit(stmt.then_case, inner, initial)
             if stmt.else_case is not None:
                 visit(stmt.else_case, inner, initial)
         elif isinstance(stmt, tirx.For | tirx.While):
+            for bound in ("min", "extent", "condition"):
+                if hasattr(stmt, bound):
+                    read(getattr(stmt, bound), scope)
             visit(stmt.body, _Scope(scope.iterators, True), initial)
         else:
-            read(stmt)
+            read(stmt, scope)
 
     visit(func.body, _Scope())
     return uses
+
+
+def _same_place(stored: list[Expr], loaded: list[Expr], scope: _Scope) -> bool:
+    """Whether a load reads what a store before it, in the same iteration, has written.
+
+    It does at the same indices, and at the iterator of a later iteration over the same axis.
+    """
+    for left, right in zip(stored, loaded):
+        if tvm_ffi.structural_equal(left, right):
+            continue
+        if left in scope.iterators or right not in scope.iterators:
+            return False
+    return True
 
 
 def _covers(buffer: SparseBuffer, node: tirx.BufferStore, scope: _Scope, initial: bool) -> bool:

@@ -118,14 +118,15 @@ class _FunctionLowering:
     def run(self) -> tirx.PrimFunc:
         body = self.statement(self.func.body)
         root = self.placer.prologues[0]
+        temporaries = [self.stage2[t.buffer] for t in self.func.temporaries]
         if root.statements:
             body = tirx.SeqStmt([*root.statements, body])
-            body = _realize("root", [], body, buffers=root.buffers)
+            body = _realize("root", [], body, buffers=[*temporaries, *root.buffers])
+            temporaries = []
         params = [self.stage2.get(p, p) for p in self.func.params]
         attrs = {str(k): v for k, v in dict(self.func.attrs or {}).items()}
         attrs |= {"tirx.noalias": True, "s_tir": True, LAYOUT_ATTR: describe_layout(self.func)}
         prim = tirx.PrimFunc(params, body).with_attr(attrs)
-        temporaries = [self.stage2[t.buffer] for t in self.func.temporaries]
         return complete_regions(prim, temporaries)
 
     # --- statements ----------------------------------------------------------------------------

@@ -98,9 +98,17 @@ def outermost_reduction_loop(realize: SBlockRealize, loops: list[For]) -> For | 
     always_runs = all(
         isinstance(loop.extent, tirx.IntImm) and int(loop.extent.value) > 0 for loop in reductions
     )
-    if always_runs and tvm_ffi.structural_equal(realize.predicate, tirx.const(True, "bool")):
+    unconditional = tvm_ffi.structural_equal(realize.predicate, tirx.const(True, "bool"))
+    if always_runs and unconditional and not _allocates(realize.block):
         return None
     return reductions[0]
+
+
+def _allocates(block: SBlock) -> bool:
+    """Whether a block, or one inside, has buffers of its own: TVM then takes no init in it."""
+    found = []
+    tvm_ffi.structural_walk(block, [(SBlock, lambda inner: found.extend(inner.alloc_buffers))])
+    return bool(found)
 
 
 def _init_nest(realize: SBlockRealize, inner: list[For]) -> tirx.Stmt:
