@@ -231,16 +231,19 @@ class _RowSearch:
         low = tirx.decl_buffer((1,), "int64", name="balance_low", scope="global")
         high = tirx.decl_buffer((1,), "int64", name="balance_high", scope="global")
         read_low, read_high = tirx.BufferLoad(low, [zero]), tirx.BufferLoad(high, [zero])
-        middle = tirx.Var("balance_middle", "int64")
+        below, above, middle = (
+            tirx.Var(f"balance_{name}", "int64") for name in ("below", "above", "middle")
+        )
         share = task * self.total // self.tasks
+        # Selections between named values: no branch for the processor to guess.
+        behind = self.key(middle) < share
         step = tirx.SeqStmt(
             [
-                tirx.Bind(middle, (read_low + read_high) // 2),
-                tirx.IfThenElse(
-                    self.key(middle) < share,
-                    tirx.BufferStore(low, middle + 1, [zero]),
-                    tirx.BufferStore(high, middle, [zero]),
-                ),
+                tirx.Bind(below, read_low),
+                tirx.Bind(above, read_high),
+                tirx.Bind(middle, (below + above) // 2),
+                tirx.BufferStore(low, tirx.Select(behind, middle + 1, below), [zero]),
+                tirx.BufferStore(high, tirx.Select(behind, above, middle), [zero]),
             ]
         )
         statements = [
