@@ -6,10 +6,6 @@ from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
 
-# `schedules/` stands beside the package in the repository and inside it once installed.
-packages = find_packages(include=["tvm_sparse", "tvm_sparse.*"])
-operators = [f"tvm_sparse.{name}" for name in find_packages(include=["schedules", "schedules.*"])]
-
 setup(
     name="tvm_sparse",
     version="0.1.0",
@@ -17,8 +13,8 @@ setup(
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    packages=[*packages, *operators],
-    package_dir={"tvm_sparse": "tvm_sparse", "tvm_sparse.schedules": "schedules"},
+    # `schedules/` stands beside the package; a link makes it part of it, installed or not.
+    packages=find_packages(include=["tvm_sparse", "tvm_sparse.*"]),
     package_data={"tvm_sparse": ["py.typed"]},
     python_requires=">=3.10,<3.14",
     install_requires=[
