@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import tvm
 import tvm_ffi
@@ -27,6 +29,8 @@ def scheduled(func: SparseFunc, choices: list[int]) -> tvm.IRModule:
         block = blocks[choice % len(blocks)]
         loops = sch.get_loops(block)
         try:
+            if not all(map(partial(_is_serial, sch), loops)):
+                continue
             if primitive == 0 and loops:
                 sch.split(loops[choice % len(loops)], [None, 2 + choice % 3])
             elif primitive == 1 and len(loops) > 1:
@@ -53,6 +57,10 @@ def _blocks(sch: Schedule) -> list:
         found += children
         pending += children
     return found
+
+
+def _is_serial(sch: Schedule, loop) -> bool:
+    return sch.get(loop).kind == tirx.ForKind.SERIAL
 
 
 def _is_plain(block) -> bool:

@@ -53,10 +53,14 @@ class Prologue:
 
 @dataclass
 class Access:
-    """Where an entry is stored, and when it is stored at all (``valid`` None: always)."""
+    """Where an entry is stored, and when it is stored at all (``valid`` None: always).
+
+    ``safe`` also excludes padding slots, in which the body does not run but searches do.
+    """
 
     locals: list[Expr]
     valid: Expr | None
+    safe: Expr | None
 
 
 @dataclass
@@ -190,6 +194,7 @@ def resolve_access(
     positions: dict[Axis, Expr] = {}
     found: list[Expr] = []
     valid: Expr | None = None
+    safe: Expr | None = None
     for axis, index in zip(buffer.axes, indices):
         parent = positions.get(axis.parent_axis) if axis.parent_axis is not None else None
         own = iterators.get(index) if isinstance(index, Var) else None
@@ -198,15 +203,19 @@ def resolve_access(
             positions[axis] = own.position
             continue
         wanted = lower(index)
+        if own is not None and own.stored_axis.kind == "sparse_fixed":
+            safe = conjunction(safe, _within(wanted, own.stored_axis.length))
         if axis.kind == "dense_fixed":
             found.append(wanted)
             positions[axis] = wanted
             if not in_range(index, axis.length):
-                valid = _and(valid, _within(wanted, axis.length))
+                valid = conjunction(valid, _within(wanted, axis.length))
+                safe = conjunction(safe, _within(wanted, axis.length))
             continue
         begin, extent = row_extent(axis, parent)
         if not axis.is_sparse:
-            valid = _and(valid, _within(wanted, extent))
+            valid = conjunction(valid, _within(wanted, extent))
+            safe = conjunction(safe, _within(wanted, extent))
             found.append(wanted)
             positions[axis] = begin + wanted.astype(str(begin.ty.dtype))
             continue
@@ -215,19 +224,34 @@ def resolve_access(
                 f"buffer {buffer.name}: axis {axis.name} is declared unique=False; it can be "
                 f"iterated, but not {'stored to' if storing else 'read'} at a searched coordinate"
             )
-        offset = placer.find(axis, parent, wanted, valid)
-        valid = _and(valid, offset >= 0)
+        offset = placer.find(axis, parent, wanted, safe)
+        valid = conjunction(valid, offset >= 0)
+        safe = conjunction(safe, offset >= 0)
         found.append(offset)
         positions[axis] = begin + offset
-    return Access(found, valid)
+    return Access(found, valid, safe)
 
 
 def _within(index: Expr, extent: Expr) -> Expr:
     return tirx.And(index >= 0, tirx.LT(*widened(index, extent)))
 
 
-def _and(left: Expr | None, right: Expr) -> Expr:
-    return right if left is None else tirx.And(left, right)
+def conjunction(left: Expr | None, right: Expr) -> Expr:
+    """Return ``left and right``; ``right`` is evaluated only where ``left`` holds.
+
+    Compiled ``And`` evaluates both sides, which a load at an absent coordinate would not survive.
+    """
+    if left is None:
+        return right
+    if _reads_memory(right):
+        return tirx.if_then_else(left, right, tirx.const(False, "bool"))
+    return tirx.And(left, right)
+
+
+def _reads_memory(expression: Expr) -> bool:
+    loads: list[Expr] = []
+    tvm_ffi.structural_walk(expression, [(TensorLoad, loads.append)])
+    return any(load.source.ty.storage_scope == "global" for load in loads)
 
 
 def _same(left: Expr | None, right: Expr | None) -> bool:

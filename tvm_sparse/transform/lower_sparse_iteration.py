@@ -176,7 +176,7 @@ class _FunctionLowering:
 
     def index(self, expr: Expr) -> Expr:
         """Lower an expression in index context: loop variables stay as wide as they are."""
-        return self._expression(expr, lambda it: it.coordinate)
+        return self._expression(expr, _any_width)
 
     def _expression(self, expr: Expr, coordinate) -> Expr:
         def load(node: TensorLoad, _mutator) -> Expr:
@@ -185,9 +185,9 @@ class _FunctionLowering:
                 return tirx.BufferLoad(node.source, [self.index(e) for e in node.indices])
             access = self._access(buffer, node.indices, storing=False)
             lowered = tirx.BufferLoad(self.stage2[node.source], access.locals)
-            if access.valid is None:
-                return lowered
-            return tirx.if_then_else(access.valid, lowered, buffer.default)
+            # An index may become the input of a search, which runs in padding slots too.
+            valid = access.safe if coordinate is _any_width else access.valid
+            return lowered if valid is None else tirx.if_then_else(valid, lowered, buffer.default)
 
         def variable(node: Var, _mutator) -> Expr:
             return coordinate(self.iterators[node]) if node in self.iterators else node
@@ -257,6 +257,10 @@ class _FunctionLowering:
         parent = self._parent_position(axis)
         begin, extent = row_extent(stored, parent)
         dtype = self._loop_dtype(stored)
+        owner = self._owner_of(axis)
+        if isinstance(axis, AttachedAxis) and owner.stored_axis.kind == "sparse_fixed":
+            inside = _inside(owner.coordinate, owner.stored_axis.length)
+            extent = tirx.if_then_else(inside, extent, tirx.const(0, str(extent.ty.dtype)))
         block_var = Var(f"v{var.name}", dtype)
         if stored.kind == "dense_fixed":
             position = block_var
@@ -332,8 +336,8 @@ class _FunctionLowering:
             child.indptr, parent.slots, position, f"{parent.name}_of", child.dtype
         )
 
-    def _parent_position(self, axis: Axis) -> Expr | None:
-        """Position of the entry that owns ``axis`` here, from the iterators in scope."""
+    def _owner_of(self, axis: Axis) -> Iterator | None:
+        """The iterator in scope whose entry owns ``axis``, ``None`` for a root."""
         if axis.parent_axis is None:
             return None
         owner = next(
@@ -344,6 +348,13 @@ class _FunctionLowering:
                 f"function {self.func.name}: axis {axis.name} is iterated before its parent "
                 f"{axis.parent_axis.name}"
             )
+        return owner
+
+    def _parent_position(self, axis: Axis) -> Expr | None:
+        """Position of the entry that owns ``axis`` here, from the iterators in scope."""
+        owner = self._owner_of(axis)
+        if owner is None:
+            return None
         return owner.coordinate if isinstance(axis, AttachedAxis) else owner.position
 
     def _loop_dtype(self, axis: Axis) -> str:
@@ -639,6 +650,11 @@ def _position_buffer(buffer: SparseBuffer) -> Var:
         scope=ty.storage_scope,
         data_alignment=ty.data_alignment,
     )
+
+
+def _any_width(iterator: Iterator) -> Expr:
+    """The coordinate in the type that it has in memory."""
+    return iterator.coordinate
 
 
 def _own_width(iterator: Iterator) -> Expr:
