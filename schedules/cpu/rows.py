@@ -15,6 +15,7 @@ __all__ = [
     "row_pointers",
     "share_rows",
     "tile_row",
+    "vectorize_followers",
     "version_widths",
 ]
 
@@ -52,6 +53,28 @@ def row_and_entry_blocks(
     raise ValueError(f"name: expected a sparse iteration of the schedule, found {name!r}")
 
 
+def vectorize_followers(
+    sch: s_tir.Schedule, row_block: s_tir.schedule.SBlockRV, lanes: int
+) -> None:
+    """Vectorize the elementwise iterations that finish the result of a row block, rows in parallel.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        The schedule.
+    row_block : SBlockRV
+        The block that computes the rows.
+    lanes : int
+        Lanes of a vector.
+    """
+    for follower in sch.get_consumers(row_block):
+        row, feature = sch.get_loops(follower)
+        vectors, lane = sch.split(feature, [None, lanes])
+        sch.vectorize(lane)
+        sch.annotate(vectors, "tvm_sparse.tail", lanes)
+        share_rows(sch, row, None)
+
+
 def _block_names(func: tirx.PrimFunc) -> list[str]:
     names: list[str] = []
     tvm_ffi.structural_walk(func.body, (s_tir.SBlock, lambda block: names.append(block.name_hint)))
@@ -81,8 +104,7 @@ def share_rows(sch: s_tir.Schedule, row: s_tir.schedule.LoopRV, indptr: str | No
         Name of the row pointers; None shares rows by count.
     """
     sch.parallel(row)
-    if indptr is not None:
-        sch.annotate(row, "tvm_sparse.balance", indptr)
+    sch.annotate(row, "tvm_sparse.balance", indptr or "")
 
 
 def version_widths(sch: s_tir.Schedule, row: s_tir.schedule.LoopRV) -> None:

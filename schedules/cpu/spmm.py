@@ -5,7 +5,14 @@ from __future__ import annotations
 from tvm import s_tir
 from tvm.target import Target
 
-from .rows import row_and_entry_blocks, row_pointers, share_rows, tile_row, version_widths
+from .rows import (
+    row_and_entry_blocks,
+    row_pointers,
+    share_rows,
+    tile_row,
+    vectorize_followers,
+    version_widths,
+)
 from .tiles import RowTile
 
 __all__ = ["schedule", "space"]
@@ -33,15 +40,20 @@ def schedule(
 
     Examples
     --------
-    >>> import tvm_sparse
-    >>> from tvm_sparse.schedules import spmm
-    >>> sch = tvm_sparse.SparseSchedule(spmm.program()).lower()  # doctest: +SKIP
-    >>> spmm.cpu.schedule(sch, target="llvm")  # doctest: +SKIP
+    >>> from tvm.s_tir import Schedule
+    >>> from tvm_sparse.runtime import lower
+    >>> from tvm_sparse.schedules import cpu, spmm
+    >>> sch = Schedule(lower(spmm.program()))
+    >>> cpu.spmm.schedule(sch, target="llvm")
+    >>> "T.parallel" in sch.mod.script()
+    True
     """
     rows, block = row_and_entry_blocks(sch, name)
     (row,) = sch.get_loops(rows)
     indptr = row_pointers(sch, sch.get_loops(block)[0])
-    tile_row(sch, block, tile or RowTile.of_target(target, _bits(sch, block)))
+    tile = tile or RowTile.of_target(target, _bits(sch, block))
+    tile_row(sch, block, tile)
+    vectorize_followers(sch, rows, tile.lanes)
     share_rows(sch, row, indptr)
     version_widths(sch, row)
 

@@ -1,9 +1,10 @@
 """Share the rows of a parallel loop between tasks by stored entries, not by count.
 
 A schedule marks its parallel row loop with ``"tvm_sparse.balance"``, the name of the row pointer
-array. Once blocks are loops, this pass turns such a loop into one over a few tasks; each finds its
-first and last row by binary search in the row pointers, so that all tasks hold about the same
-number of entries and rows. Work too small to pay for waking the other threads runs serially.
+array, or the empty name where all rows cost the same. Once blocks are loops, this pass turns such
+a loop into one over a few tasks; each finds its first and last row by binary search in the row
+pointers, so that all tasks hold about the same number of entries and rows. Work too small to pay
+for waking the other threads runs serially.
 """
 
 from __future__ import annotations
@@ -101,10 +102,10 @@ def BalanceRows(grain: Grain = Grain()) -> tvm.transform.Pass:
 
 
 def _balance(loop: tirx.For, indptr_name: str, grain: Grain) -> tirx.Stmt:
-    """Rewrite one annotated loop; without its row pointers it only loses the annotation."""
+    """Rewrite one annotated loop; if its row pointers are not found it only loses the mark."""
     annotations = {key: value for key, value in loop.annotations.items() if key != BALANCE}
-    indptr = _find_indptr(loop, indptr_name)
-    if indptr is None or loop.kind != tirx.ForKind.PARALLEL:
+    indptr = _find_indptr(loop, indptr_name) if indptr_name else None
+    if (indptr is None and indptr_name) or loop.kind != tirx.ForKind.PARALLEL:
         return _loop(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, annotations)
 
     rows = _int64(loop.extent)
@@ -117,6 +118,7 @@ def _balance(loop: tirx.For, indptr_name: str, grain: Grain) -> tirx.Stmt:
     )
     search = _RowSearch(indptr, loop.min, rows, total, tasks)
     first, last = search.row(task), search.row(task + 1)
+    searches = [*first.statements, *last.statements]
     row_type = str(loop.loop_var.ty.dtype)
     start = first.result.astype(row_type)
     chunk = _loop(
@@ -132,7 +134,7 @@ def _balance(loop: tirx.For, indptr_name: str, grain: Grain) -> tirx.Stmt:
         tirx.IntImm("int64", 0),
         tasks,
         tirx.ForKind.PARALLEL,
-        tirx.SeqStmt([*first.statements, *last.statements, chunk]),
+        tirx.SeqStmt([*searches, chunk]) if searches else chunk,
         {},
     )
     return tirx.SeqStmt(
@@ -213,7 +215,7 @@ class _Search:
 class _RowSearch:
     """Binary search for the first row whose entries and rows before it reach a task's share."""
 
-    indptr: tirx.Buffer
+    indptr: tirx.Buffer | None
     start: tvm.ir.Expr
     rows: tvm.ir.Expr
     total: tirx.Var
@@ -221,12 +223,18 @@ class _RowSearch:
 
     def key(self, row):
         """Entries and rows before ``row``."""
+        if self.indptr is None:
+            return row
         index = self.start + row.astype(str(self.start.ty.dtype))
         entries = tirx.BufferLoad(self.indptr, [index])
         first = tirx.BufferLoad(self.indptr, [self.start])
         return _int64(entries) - _int64(first) + row
 
     def row(self, task) -> _Search:
+        """Find the first row of a task."""
+        share = task * self.total // self.tasks
+        if self.indptr is None:
+            return _Search([], share)
         zero = tirx.IntImm("int64", 0)
         low = tirx.decl_buffer((1,), "int64", name="balance_low", scope="global")
         high = tirx.decl_buffer((1,), "int64", name="balance_high", scope="global")
@@ -234,7 +242,6 @@ class _RowSearch:
         below, above, middle = (
             tirx.Var(f"balance_{name}", "int64") for name in ("below", "above", "middle")
         )
-        share = task * self.total // self.tasks
         # Selections between named values: no branch for the processor to guess.
         behind = self.key(middle) < share
         step = tirx.SeqStmt(
