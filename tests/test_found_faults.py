@@ -249,3 +249,86 @@ def f(x: T.handle, y: T.handle, indptr: T.handle, indices: T.handle, n: T.int32,
         "corner_0",
         "copy_0",
     ]
+
+
+def test_absent_parents_are_not_followed_to_their_children():
+    """Row pointers were read at a row that is none, and their values followed."""
+    check(
+        """
+@S.prim_func
+def f(x: T.handle, y: T.handle, p: T.handle, q: T.handle, n: T.int32, m: T.int32):
+    I = S.dense_fixed(n)
+    R = S.dense_variable(I, (4, 5), p, "int32")
+    Q = S.dense_variable(R, (4, 6), q, "int32")
+    K = S.dense_fixed(m)
+    X = S.match_sparse_buffer(x, (I, R, Q), "float64", default=1)
+    Y = S.match_sparse_buffer(y, (K, K), "float64")
+    L = S.dense_fixed(m)
+    with S.sp_iter([K, L], "SS", "far") as [k, l]:
+        Y[k, l] = X[k * 100000, l, l // 2]
+""",
+        {
+            "x": np.arange(6.0),
+            "y": np.zeros((40, 40)),
+            "p": RAGGED["p"],
+            "q": np.array([0, 1, 1, 3, 3, 6], "int32"),
+        },
+        {"n": 3, "m": 40},
+    )
+
+
+@pytest.mark.parametrize("padding", [3, 2**30, -1])
+def test_padding_slots_are_not_followed_by_searches_and_attached_axes(padding):
+    """Their coordinate is none, whatever number stands there."""
+    check(
+        """
+@S.prim_func
+def f(
+    x: T.handle, y: T.handle, z: T.handle, e: T.handle, indptr: T.handle, indices: T.handle,
+    n: T.int32
+):
+    I = S.dense_fixed(n)
+    E = S.sparse_fixed(I, (n, 2), e, "int32", sorted=False)
+    D = S.dense_fixed(n)
+    J = S.sparse_variable(D, (n, 3), (indptr, indices), "int32")
+    X = S.match_sparse_buffer(x, (D, J), "float64")
+    Y = S.match_sparse_buffer(y, (I,), "float64")
+    Z = S.match_sparse_buffer(z, (I,), "float64")
+    with S.sp_iter([I, E], "SR", "searched") as [i, e]:
+        with T.init():
+            Y[i] = T.float64(0)
+        Y[i] = Y[i] + X[e, i]
+    with S.sp_iter([I, E, S.attach(J, E)], "SRR", "attached") as [i, e, j]:
+        with T.init():
+            Z[i] = T.float64(0)
+        Z[i] = Z[i] + X[e, j]
+""",
+        {
+            **{k: v for k, v in RAGGED.items() if k != "p"},
+            "e": np.array([[0, padding], [padding, 2], [padding, padding]], "int32"),
+            "y": np.zeros(3),
+            "z": np.zeros(3),
+        },
+        {"n": 3},
+        ("y", "z"),
+    )
+
+
+def test_scatter_along_a_ragged_axis_can_be_scheduled():
+    """Its region has a moving start and a loaded extent, which TVM cannot bound."""
+    func = from_source(
+        """
+@S.prim_func
+def f(y: T.handle, p: T.handle, n: T.int64, m: T.int64, k: T.int64):
+    K = S.dense_fixed(k)
+    I = S.dense_fixed(n)
+    R = S.dense_variable(I, (n, 5), p, "int32")
+    M = S.dense_fixed(m)
+    Y = S.match_sparse_buffer(y, (M,), "float64")
+    with S.sp_iter([K, I, R], "RSS", "diagonals") as [k, i, r]:
+        with T.init():
+            Y[i + r] = T.float64(0)
+        Y[i + r] = Y[i + r] + T.float64(1)
+"""
+    )
+    assert tvm.s_tir.Schedule(lower(func)).mod is not None

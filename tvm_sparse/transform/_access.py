@@ -243,12 +243,13 @@ def conjunction(left: Expr | None, right: Expr) -> Expr:
     """
     if left is None:
         return right
-    if _reads_memory(right):
+    if reads_memory(right):
         return tirx.if_then_else(left, right, tirx.const(False, "bool"))
     return tirx.And(left, right)
 
 
-def _reads_memory(expression: Expr) -> bool:
+def reads_memory(expression: Expr) -> bool:
+    """Whether an expression loads from an array; scratch of searches does not count."""
     loads: list[Expr] = []
     tvm_ffi.structural_walk(expression, [(TensorLoad, loads.append)])
     return any(load.source.ty.storage_scope == "global" for load in loads)

@@ -1,7 +1,8 @@
 """Read and write regions of the blocks that lowering makes.
 
-TVM derives them from the accesses. A region may only use what is visible outside of its block, so
-one that depends on the result of a search made inside the block becomes the whole buffer.
+TVM derives them from the accesses. Two kinds of regions become the whole buffer: one that depends on
+the result of a search made inside the block, which is not visible outside of it, and one with a
+moving start and a loaded extent, which TVM's bounds can't hold.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from tvm import tirx
 from tvm.ir import Range, Var
 from tvm.s_tir.stmt import SBlock
 
-from ._access import variables_of
+from ._access import reads_memory, variables_of
 
 __all__ = ["complete_regions"]
 
@@ -21,19 +22,7 @@ _complete = tvm_ffi.get_global_func("script.Complete")
 def complete_regions(func: tirx.PrimFunc, temporaries: list[Var]) -> tirx.PrimFunc:
     """Add the root block, allocate ``temporaries`` in it and derive the regions of every block."""
     func = _complete(func, temporaries, True)
-    if not _has_local_buffers(func.body):
-        return func
     return func.with_body(_Relaxer(func.params).visit(func.body))
-
-
-def _has_local_buffers(body: tirx.Stmt) -> bool:
-    local = []
-
-    def look(block: SBlock) -> None:
-        local.extend(b for b in block.alloc_buffers if b.ty.storage_scope == "local")
-
-    tvm_ffi.structural_walk(body, [(SBlock, look)])
-    return bool(local)
 
 
 class _Relaxer:
@@ -66,9 +55,16 @@ class _Relaxer:
 
     def _relax(self, region):
         ranges = []
-        for extent, size in zip(region.region, region.source.ty.shape):
-            used = variables_of(extent.min) | variables_of(extent.extent)
-            hidden = [v for v in used if tirx.is_buffer_var(v) and v not in self._visible]
+        for part, size in zip(region.region, region.source.ty.shape):
             zero = tirx.const(0, str(size.ty.dtype))
-            ranges.append(Range.from_min_extent(zero, size) if hidden else extent)
+            keeps = self._is_visible(part) and not _is_half_bounded(part)
+            ranges.append(part if keeps else Range.from_min_extent(zero, size))
         return tirx.BufferRegion(region.source, ranges)
+
+    def _is_visible(self, part: Range) -> bool:
+        used = variables_of(part.min) | variables_of(part.extent)
+        return all(v in self._visible for v in used if tirx.is_buffer_var(v))
+
+
+def _is_half_bounded(part: Range) -> bool:
+    return bool(variables_of(part.min)) and not reads_memory(part.min) and reads_memory(part.extent)
