@@ -9,18 +9,18 @@ from tvm import s_tir, tirx
 from .tiles import RowTile
 from .vectors import vectorize_groups
 
+#: Candidates for the least work of a task, in inner-loop steps.
+_GRAINS = [1 << exponent for exponent in range(14, 21)]
+
 __all__ = [
-    "COMMON_WIDTHS",
     "row_and_entry_blocks",
     "row_pointers",
+    "sample_grain",
     "share_rows",
     "tile_row",
     "vectorize_followers",
     "version_widths",
 ]
-
-# Feature widths whose rows get code of their own.
-COMMON_WIDTHS = (32, 64, 128, 256)
 
 
 def row_and_entry_blocks(
@@ -107,9 +107,20 @@ def share_rows(sch: s_tir.Schedule, row: s_tir.schedule.LoopRV, indptr: str | No
     sch.annotate(row, "tvm_sparse.balance", indptr or "")
 
 
-def version_widths(sch: s_tir.Schedule, row: s_tir.schedule.LoopRV) -> None:
-    """Compile the rows for each width of `COMMON_WIDTHS` besides any width."""
-    sch.annotate(row, "tvm_sparse.versions", list(COMMON_WIDTHS))
+def sample_grain(sch: s_tir.Schedule, name: str) -> None:
+    """Let tuning choose the least work of a task of a scheduled row loop."""
+    for var, func in sch.mod.functions.items():
+        if f"{name}_0" in _block_names(func):
+            (row, *_) = sch.get_loops(sch.get_sblock(f"{name}_0", var.name_hint))
+            grain = sch.sample_categorical(_GRAINS, [1 / len(_GRAINS)] * len(_GRAINS))
+            sch.annotate(row, "tvm_sparse.grain", grain)
+
+
+def version_widths(
+    sch: s_tir.Schedule, row: s_tir.schedule.LoopRV, widths: tuple[int, ...]
+) -> None:
+    """Compile the rows for each of some common feature widths besides any width."""
+    sch.annotate(row, "tvm_sparse.versions", list(widths))
 
 
 def tile_row(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, tile: RowTile) -> None:

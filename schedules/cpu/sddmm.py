@@ -5,11 +5,14 @@ from __future__ import annotations
 from tvm import s_tir
 from tvm.target import Target
 
-from .rows import row_and_entry_blocks, row_pointers, share_rows, version_widths
+from .rows import row_and_entry_blocks, row_pointers, sample_grain, share_rows, version_widths
 from .tiles import RowTile
 from .vectors import reduce_lanes, vector_lanes, vectorize_groups
 
 __all__ = ["schedule", "space"]
+
+# Widths whose rows get code of their own: it keeps the row of the first operand in registers.
+COMMON_WIDTHS = (32, 64, 128, 256)
 
 
 def schedule(
@@ -67,7 +70,7 @@ def schedule(
     sch.unroll(last)
     sch.decompose_reduction(block, last)
     share_rows(sch, row, indptr)
-    version_widths(sch, row)
+    version_widths(sch, row, COMMON_WIDTHS)
 
 
 def space(
@@ -76,11 +79,12 @@ def space(
     target: Target | str | dict | None = None,
     name: str = "sddmm",
 ) -> list[s_tir.Schedule]:
-    """Return the variants that differ in the number of accumulators, from one vector to eight."""
+    """Return the variants to tune: one to eight vectors of accumulators, sampled grains."""
     lanes = vector_lanes(target)
     variants = []
     for vectors in (1, 2, 4, 8):
         variant = s_tir.Schedule(sch.mod)
         schedule(variant, tile=RowTile(vectors * lanes, lanes), target=target, name=name)
+        sample_grain(variant, name)
         variants.append(variant)
     return variants

@@ -40,5 +40,5 @@ def space(
     target: Target | str | dict | None = None,
     name: str = "segment_sum",
 ) -> list[s_tir.Schedule]:
-    """Return the variants that differ in the width of a tile, from two vectors to sixteen."""
+    """Return the variants to tune, those of SpMM."""
     return spmm.space(sch, target=target, name=name)

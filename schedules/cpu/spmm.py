@@ -8,6 +8,7 @@ from tvm.target import Target
 from .rows import (
     row_and_entry_blocks,
     row_pointers,
+    sample_grain,
     share_rows,
     tile_row,
     vectorize_followers,
@@ -16,6 +17,9 @@ from .rows import (
 from .tiles import RowTile
 
 __all__ = ["schedule", "space"]
+
+# Widths whose rows get code of their own; wider rows gain too little for the time of compiling.
+COMMON_WIDTHS = (32, 64, 128)
 
 
 def schedule(
@@ -55,7 +59,7 @@ def schedule(
     tile_row(sch, block, tile)
     vectorize_followers(sch, rows, tile.lanes)
     share_rows(sch, row, indptr)
-    version_widths(sch, row)
+    version_widths(sch, row, COMMON_WIDTHS)
 
 
 def space(
@@ -64,13 +68,15 @@ def space(
     target: Target | str | dict | None = None,
     name: str = "spmm",
 ) -> list[s_tir.Schedule]:
-    """Return the variants that differ in the width of a tile, from two vectors to sixteen."""
+    """Return the variants to tune: tiles of one to sixteen vectors of two widths, sampled grains."""
     lanes = RowTile.of_target(target, _bits(sch, row_and_entry_blocks(sch, name)[1])).lanes
     variants = []
-    for vectors in (2, 4, 8, 16):
-        variant = s_tir.Schedule(sch.mod)
-        schedule(variant, tile=RowTile(vectors * lanes, lanes), target=target, name=name)
-        variants.append(variant)
+    for width in (lanes, lanes // 2):
+        for vectors in (1, 2, 4, 8, 16):
+            variant = s_tir.Schedule(sch.mod)
+            schedule(variant, tile=RowTile(vectors * width, width), target=target, name=name)
+            sample_grain(variant, name)
+            variants.append(variant)
     return variants
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import s_tir
 from tvm.target import Target
 
-from .rows import row_and_entry_blocks, row_pointers, share_rows
+from .rows import row_and_entry_blocks, row_pointers, sample_grain, share_rows
 from .tiles import EntryTile
 from .vectors import reduce_lanes, vectorize_groups
 
@@ -69,10 +69,11 @@ def space(
     target: Target | str | dict | None = None,
     name: str = "spmv",
 ) -> list[s_tir.Schedule]:
-    """Return the variants that differ in how many entries are summed side by side."""
+    """Return the variants to tune: entries summed side by side, sampled grains."""
     variants = []
     for width, lanes in ((4, 4), (8, 4), (16, 4), (8, 8), (16, 8), (16, 16)):
         variant = s_tir.Schedule(sch.mod)
         schedule(variant, tile=EntryTile(width, lanes), target=target, name=name)
+        sample_grain(variant, name)
         variants.append(variant)
     return variants

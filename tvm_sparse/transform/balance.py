@@ -9,13 +9,18 @@ for waking the other threads runs serially.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import tvm
 import tvm_ffi
 from tvm import tirx
 
+from .versions import VERSIONS
+
 BALANCE = "tvm_sparse.balance"
+#: Annotation beside it, with the ``steps`` of a task where they are not the default ones.
+GRAIN = "tvm_sparse.grain"
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,9 @@ def BalanceRows(grain: Grain = Grain()) -> tvm.transform.Pass:
             if BALANCE not in loop.annotations:
                 return loop
             balanced.append(loop)
-            return _balance(loop, str(loop.annotations[BALANCE]), grain)
+            steps = loop.annotations.get(GRAIN)
+            own = grain if steps is None else dataclasses.replace(grain, steps=int(steps))
+            return _balance(loop, str(loop.annotations[BALANCE]), own)
 
         body = tvm_ffi.structural_map(func.body, (tirx.For, rewrite))
         return func.with_body(body) if balanced else func
@@ -113,9 +120,9 @@ def _balance(loop: tirx.For, indptr_name: str, grain: Grain) -> tirx.Stmt:
     work = tirx.Var("balance_work", "int64")
     tasks = tirx.Var("balance_tasks", "int64")
     task = tirx.Var("balance_task", "int64")
-    serial = _loop(
-        loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body, annotations
-    )
+    # Few rows do not repay code of their own for each width.
+    few = {key: value for key, value in annotations.items() if key != VERSIONS}
+    serial = _loop(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body, few)
     search = _RowSearch(indptr, loop.min, rows, total, tasks)
     first, last = search.row(task), search.row(task + 1)
     searches = [*first.statements, *last.statements]
