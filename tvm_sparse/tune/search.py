@@ -26,6 +26,7 @@ from tvm.s_tir import meta_schedule as ms
 from ..ir import SparseFunc
 from ..runtime import Executable, compile, get_num_threads, lower, resolve_target, set_num_threads
 from .fingerprint import fingerprint
+from .mutators import MutateCategorical
 from .postprocessors import RewriteReductionInit
 from .runner import MeasureOptions, SavedArguments, make_builder, make_runner
 from .timing import interleaved_medians, same_result
@@ -225,7 +226,7 @@ def _search(module, space, target, trials, folder, database, progress, saved, op
             space,
             sch_rules=[],
             postprocs=[RewriteReductionInit()],
-            mutator_probs={ms.mutator.MutateTileSize(): 0.9, ms.mutator.MutateUnroll(): 0.1},
+            mutator_probs={ms.mutator.MutateTileSize(): 0.5, MutateCategorical(): 0.5},
         ),
         search_strategy=ms.search_strategy.EvolutionarySearch(
             population_size=64,
