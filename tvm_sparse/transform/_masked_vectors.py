@@ -46,15 +46,21 @@ def _masked_store(
         bindings.append(tirx.Bind(name, expr))
         return name
 
+    def gather(expr):
+        """Load lane by lane; lanes that are off repeat the first: their own index may be anything."""
+        positions = [zero]
+        for lane in range(1, lanes):
+            here = tirx.IntImm(dtype_of(var), lane)
+            positions.append(tirx.Select(tirx.IntImm("int32", lane) < rest, here, zero))
+        values = [at_value(expr, var, position) for position in positions]
+        return tirx.Shuffle(values, [tirx.IntImm("int32", lane) for lane in range(lanes)])
+
     def load(expr):
         *outer, index = expr.indices
         if any(uses(position, var) for position in outer):
             raise _Unmaskable
         if stride_of(index, var) != 1:
-            # Lanes that are off repeat the first one: their own index may be anything.
-            first = tirx.Broadcast(at_value(index, var, 0), lanes)
-            gathered = tirx.Select(mask, bind(vector(index)), first)
-            return tirx.BufferLoad(expr.source, [*outer, gathered])
+            return gather(expr)
         ramp = tirx.Ramp(at_value(index, var, 0), one, lanes)
         if _contains(allocated, expr.source):
             return tirx.BufferLoad(expr.source, [*outer, ramp])

@@ -53,9 +53,9 @@ def stride_of(expr, var: tirx.Var) -> int | None:
     return int(steps[0])
 
 
-def at_value(expr, var: tirx.Var, value: int):
-    """The expression with ``var`` replaced by a constant."""
-    constant = tirx.IntImm(dtype_of(var), value)
+def at_value(expr, var: tirx.Var, value):
+    """The expression with ``var`` replaced by a constant or another expression."""
+    constant = tirx.IntImm(dtype_of(var), value) if isinstance(value, int) else value
     replaced = tvm_ffi.structural_map(
         expr, (tirx.Var, lambda found: constant if found.same_as(var) else found)
     )
