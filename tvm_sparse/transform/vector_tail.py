@@ -53,7 +53,7 @@ def PeelVectorTail() -> tvm.transform.Pass:
             for k_1 in T.unroll(2):
                 for k_2 in T.vectorized(16):
                     C[k_0 * 32 + k_1 * 16 + k_2] = B[k_0 * 32 + k_1 * 16 + k_2]
-        if f % 32 // 16 > 0:                            # one tile of 16
+        if f % 32 >= 16:                                # one tile of 16
             for k_2 in T.vectorized(16):
                 C[f // 32 * 32 + k_2] = B[f // 32 * 32 + k_2]
         if f % 16 > 0:                                  # one masked vector
@@ -107,22 +107,16 @@ def _peel(loop: tirx.For, lanes: int, allocated: list[tirx.Buffer]) -> tirx.Stmt
     tiles = analyzer.simplify(extent // width)
     if not _is_constant(tiles, 0):
         pieces.append((None, _with_loop(loop, tiles, bare, annotations)))
-    piece = width // 2
-    while piece >= lanes:
-        needed = analyzer.simplify(extent % (2 * piece) >= piece)
-        if not _is_constant(needed, 0):
-            base = extent // (2 * piece) * (2 * piece)
-            body = _rebase(_narrow(bare, loop, width, piece), loop.loop_var, width, base)
-            pieces.append((needed, body))
-        piece //= 2
-    needed = analyzer.simplify(extent % lanes > 0)
-    if not _is_constant(needed, 0):
-        body = _narrow(loop.body, loop, width, lanes)
-        body = _rebase(body, loop.loop_var, width, extent // lanes * lanes)
-        if body is not None:
-            body = tvm_ffi.structural_map(
-                body, (tirx.For, lambda inner: mask_vector_loop(inner, allocated))
-            )
+    for condition, piece, masked in _parts(extent, width, lanes, _walks_entries(loop.body)):
+        needed = analyzer.simplify(condition)
+        if _is_constant(needed, 0):
+            continue
+        base = extent // piece * piece if masked else extent // (2 * piece) * (2 * piece)
+        body = _narrow(loop.body if masked else bare, loop, width, piece)
+        body = _rebase(body, loop.loop_var, width, base)
+        if masked and body is not None:
+            rule = (tirx.For, lambda inner: mask_vector_loop(inner, allocated))
+            body = tvm_ffi.structural_map(body, rule)
         pieces.append((needed, body))
 
     if any(body is None for _, body in pieces):
@@ -134,6 +128,38 @@ def _peel(loop: tirx.For, lanes: int, allocated: list[tirx.Buffer]) -> tirx.Stmt
     if not statements:
         return tirx.Evaluate(0)
     return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
+
+
+def _parts(extent, width: int, lanes: int, walks_entries: bool) -> list[tuple]:
+    """Condition, width and whether it is masked, of each part of the last tile.
+
+    Where a part goes through all entries of a row again, one and a half vectors are one part.
+    """
+    parts = []
+    piece = width // 2
+    while piece > lanes or (piece == lanes and not walks_entries):
+        parts.append((extent % (2 * piece) >= piece, piece, False))
+        piece //= 2
+    if width == lanes or not walks_entries:
+        return [*parts, (extent % lanes > 0, lanes, True)]
+    rest = extent % (2 * lanes)
+    return [
+        *parts,
+        (rest > lanes, 2 * lanes, True),
+        (tirx.EQ(rest, tirx.IntImm(dtype_of(rest), lanes)), lanes, False),
+        (tirx.And(rest > 0, rest < lanes), lanes, True),
+    ]
+
+
+def _walks_entries(body: tirx.Stmt) -> bool:
+    """Whether a tile holds a loop whose extent is read from memory."""
+    reads: list = []
+
+    def visit(loop: tirx.For) -> None:
+        tvm_ffi.structural_walk(loop.extent, (tvm.ir.TensorLoad, reads.append))
+
+    tvm_ffi.structural_walk(body, (tirx.For, visit))
+    return bool(reads)
 
 
 def _is_constant(expr, value: int) -> bool:
