@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +106,9 @@ def _values(count: int, seed: int) -> np.ndarray:
 
 def _read_matrix_market(file: Path) -> tuple[sp.spmatrix, bool]:
     field = scipy.io.mminfo(file)[4]
-    return sp.csr_matrix(scipy.io.mmread(file)), field != "pattern"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # which class SciPy returns does not matter here
+        return sp.csr_matrix(scipy.io.mmread(file)), field != "pattern"
 
 
 def _read_npz(file: Path) -> tuple[sp.spmatrix, bool]:
