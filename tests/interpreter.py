@@ -168,6 +168,11 @@ class _Interpreter:
                 self.statement(stmt.body)
         elif isinstance(stmt, tirx.Bind):
             self.locals[stmt.var] = self.number(stmt.value)
+        elif isinstance(stmt, tirx.AllocBuffer):
+            shape = [int(self.number(size)) for size in stmt.buffer.ty.shape]
+            self.memory[stmt.buffer] = np.zeros(math.prod(shape))
+        elif isinstance(stmt, tirx.AttrStmt):
+            self.statement(stmt.body)
         elif not isinstance(stmt, tirx.Evaluate):
             raise NotImplementedError(type(stmt))
 

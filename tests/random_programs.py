@@ -109,6 +109,7 @@ class _Writer:
     index_arrays: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     preset: set[str] = field(default_factory=set)
+    tables: list[tuple[str, _Size, str]] = field(default_factory=list)
     count: int = 0
 
     # --- choices -------------------------------------------------------------------------------
@@ -260,6 +261,25 @@ class _Writer:
         self._declare(buffer)
         return buffer
 
+    def make_table(self) -> None:
+        """Declare a stock buffer; it is indexed by coordinates of its own length."""
+        length = self.pick([a.length for a in self.axes])
+        name, dtype = self.fresh("P"), self.pick(["float64", "int32"])
+        self.lines.append(f"{name} = S.match_buffer({name.lower()}, ({length.text},), {dtype!r})")
+        rng = np.random.default_rng(self.number(0, 1000))
+        self.arrays[name.lower()] = rng.integers(-1, 5, length.value).astype(dtype)
+        self.tables.append((name, length, dtype))
+
+    def from_table(self, scope: list[_Iterator], dtype: str) -> str | None:
+        """Return a load from a stock buffer, if an iterator runs over its length."""
+        loads = [
+            f"{name}[{it.var}]"
+            for name, length, kind in self.tables
+            for it in scope
+            if kind == dtype and it.axis.length is length
+        ]
+        return self.pick(loads) if loads else None
+
     def _default(self) -> int:
         return self.pick([0, 0, 0, 1, -2])
 
@@ -332,6 +352,8 @@ class _Writer:
         name = self.pick(names)
         if choice <= 5:
             return name
+        if choice == 7 and (load := self.from_table(scope, "int32")) is not None:
+            return load
         if choice == 6 and depth > 0:
             tables = [b for b in self.inputs if b.dtype == "int32"]
             loads = [t for b in tables if (t := self.load(b, scope, 0)) is not None]
@@ -360,6 +382,12 @@ class _Writer:
             texts.append(iterator.var if iterator else self.index(scope, depth))
         return f"{buffer.name}[{', '.join(texts)}]"
 
+    def load_at(self, buffer: _Buffer, name: str) -> str | None:
+        """Return a load that searches at one coordinate, ``None`` if it may not."""
+        if not all(axis.unique for axis in buffer.axes):
+            return None
+        return f"{buffer.name}[{', '.join([name] * len(buffer.axes))}]"
+
     def value(self, scope: list[_Iterator], dtype: str, powers: bool) -> str:
         """Return a random value of type ``dtype``."""
         terms = []
@@ -373,6 +401,9 @@ class _Writer:
                 terms.append(f"T.cast({self.pick(scope).var}, {dtype!r})")
             else:
                 terms.append(f"T.{dtype}(2)")
+        if not powers and self.chance(20):
+            load = self.from_table(scope, "float64")
+            terms += [f"T.cast({load}, {dtype!r})"] if load is not None else []
         joined = f" {'*' if powers else self.pick('+-*')} ".join(terms)
         if scope and self.chance(15):
             condition = self.condition(scope)
@@ -470,11 +501,17 @@ class _Writer:
 
     def _store(self, scope, spatial, reduces: bool, indent: str, inits, stores) -> None:
         operation = self.pick(["sum", "sum", "sum", "max", "min", "prod"])
-        dtype = self.pick(["float64", "float64", "float32", "int32"])
+        dtype = self.pick(["float64", "float64", "float32", "int32", "float16"])
         powers = operation == "prod" and reduces
         if powers:
             dtype = "float64"
         value = self.value_of(scope, dtype, powers)
+        if scope and not powers and self.chance(15):
+            local, kind = self.fresh("v"), self.pick(["T.int32", "T.let"])
+            stores.append(f"{indent}{local}: {kind} = T.cast({self.index(scope, 1)}, 'int32')")
+            searched = [t for b in self.inputs if (t := self.load_at(b, local)) is not None]
+            if searched:
+                value = f"{value} + T.cast({self.pick(searched)}, {dtype!r})"
         buffer, indices = self.make_target(spatial, dtype)
         place = f"{buffer.name}[{', '.join(indices)}]"
         if not reduces:
@@ -489,7 +526,7 @@ class _Writer:
                 "max": f"{place} = T.max({place}, {value})",
                 "min": f"{place} = T.min({place}, {value})",
             }[operation]
-            if buffer.name.startswith("T") or not self.chance(10):
+            if buffer.name.startswith("T") or dtype == "float16" or not self.chance(10):
                 inits.append(f"{indent}{place} = T.{dtype}({identity})")
             else:
                 name = buffer.name.lower()
@@ -498,6 +535,9 @@ class _Writer:
                 self.arrays[name] = rng.integers(-3, 4, buffer.shape).astype(dtype)
         if scope and self.chance(10):
             stores.append(f"{indent}if {self.condition(scope)}:")
+            indent += "    "
+        if reduces and operation != "prod" and self.chance(10):
+            stores.append(f"{indent}for {self.fresh('t')} in range({self.number(0, 3)}):")
             indent += "    "
         stores.append(f"{indent}{store}")
 
@@ -518,6 +558,8 @@ class _Writer:
         self.make_axes()
         for _ in range(self.number(1, 3)):
             self.make_input()
+        if self.chance(30):
+            self.make_table()
         body: list[str] = []
         for _ in range(2 if self.chance(25) else 1):
             body += self.iteration([], nested=self.chance(20))

@@ -332,3 +332,85 @@ def f(y: T.handle, p: T.handle, n: T.int64, m: T.int64, k: T.int64):
 """
     )
     assert tvm.s_tir.Schedule(lower(func)).mod is not None
+
+
+SEARCHED = {
+    "x": np.array([1.0, 2.0, 3.0]),
+    "indptr": np.array([0, 1, 1, 3], "int32"),
+    "indices": np.array([2, 0, 1], "int32"),
+    "e": np.array([1, 1, 0], "int32"),
+    "y": np.zeros(3),
+}
+
+
+@pytest.mark.parametrize("kind", ["T.let", "T.int32"])
+def test_search_for_a_local_variable_stands_behind_its_definition(kind):
+    check(
+        f"""
+@S.prim_func
+def f(x: T.handle, y: T.handle, e: T.handle, indptr: T.handle, indices: T.handle, n: T.int32):
+    I = S.dense_fixed(n)
+    J = S.sparse_variable(I, (n, 3), (indptr, indices), "int32")
+    X = S.match_sparse_buffer(x, (I, J), "float64")
+    E = S.match_sparse_buffer(e, (I,), "int32")
+    Y = S.match_sparse_buffer(y, (I,), "float64")
+    with S.sp_iter([I], "S", "searched") as [i]:
+        v: {kind} = E[i] + 1
+        if X[i, v] > T.float64(1):
+            Y[i] = X[i, v]
+""",
+        SEARCHED,
+        {"n": 3},
+    )
+
+
+def test_search_for_a_stored_coordinate_sees_what_was_stored():
+    """The search stood before the statement that stores its input."""
+    check(
+        """
+@S.prim_func
+def f(x: T.handle, y: T.handle, e: T.handle, indptr: T.handle, indices: T.handle, n: T.int32):
+    I = S.dense_fixed(n)
+    J = S.sparse_variable(I, (n, 3), (indptr, indices), "int32")
+    X = S.match_sparse_buffer(x, (I, J), "float64")
+    E = S.match_sparse_buffer(e, (I,), "int32")
+    W = S.alloc_sparse_buffer((I,), "int32")
+    Y = S.match_sparse_buffer(y, (I,), "float64")
+    with S.sp_iter([I], "S", "searched") as [i]:
+        W[i] = E[i]
+        Y[i] = X[i, W[i]]
+        W[i] = E[i] + 1
+        Y[i] = Y[i] * 10.0 + X[i, W[i]]
+""",
+        SEARCHED,
+        {"n": 3},
+    )
+
+
+def test_stock_buffer_is_not_read_at_padding():
+    """A search whose coordinate it gives ran in padding slots too."""
+    check(
+        """
+@S.prim_func
+def f(
+    x: T.handle, y: T.handle, p: T.handle, s: T.handle, indptr: T.handle, indices: T.handle,
+    n: T.int32
+):
+    I = S.dense_fixed(n)
+    E = S.sparse_fixed(I, (n, 2), s, "int32", sorted=False)
+    J = S.sparse_variable(I, (n, 3), (indptr, indices), "int32")
+    X = S.match_sparse_buffer(x, (I, J), "float64")
+    P = S.match_buffer(p, (n,), "int32")
+    Y = S.match_sparse_buffer(y, (I,), "float64")
+    with S.sp_iter([I, E], "SR", "searched") as [i, e]:
+        with T.init():
+            Y[i] = T.float64(0)
+        Y[i] = Y[i] + X[i, P[e]] + X[e // 2, i]
+""",
+        {
+            **{k: v for k, v in SEARCHED.items() if k != "e"},
+            "p": np.array([2, 0, 1], "int32"),
+            "s": np.array([[0, 2**30], [2**30, 2], [2, 0]], "int32"),
+        },
+        {"n": 3},
+    )

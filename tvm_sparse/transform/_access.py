@@ -75,11 +75,14 @@ class _Search:
 class SearchPlacer:
     """Emits searches into the prologues of the loops, each once.
 
-    ``prologues`` is ordered from the outermost loop inwards; the first holds no variable.
+    ``prologues`` is ordered from the outermost loop inwards; the first holds no variable. A search
+    whose inputs the program itself changes is emitted right before the statement that needs it:
+    ``changing`` tells variables and buffers of that kind.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, changing: Callable[[Var], bool]) -> None:
         self.prologues: list[Prologue] = [Prologue([])]
+        self._changing = changing
         self._searches: list[tuple[_Search, Prologue]] = []
         self._count = 0
 
@@ -99,6 +102,9 @@ class SearchPlacer:
         for expression in expressions:
             if expression is not None:
                 used |= variables_of(expression)
+        known = {v for p in self.prologues for v in (*p.variables, *p.buffers)}
+        if any(self._changing(v) for v in used - known):
+            return self.prologues[-1]
         for prologue in reversed(self.prologues):
             if used & {*prologue.variables, *prologue.buffers}:
                 return prologue
@@ -203,13 +209,13 @@ def resolve_access(
             positions[axis] = own.position
             continue
         wanted = lower(index)
-        if own is not None and own.stored_axis.kind == "sparse_fixed":
-            safe = conjunction(safe, _within(wanted, own.stored_axis.length))
         if axis.kind == "dense_fixed":
             found.append(wanted)
             positions[axis] = wanted
             if not in_range(index, axis.length):
                 valid = conjunction(valid, _within(wanted, axis.length))
+                safe = conjunction(safe, _within(wanted, axis.length))
+            elif padded_iterators(index, iterators):
                 safe = conjunction(safe, _within(wanted, axis.length))
             continue
         begin, extent = row_extent(axis, parent)
@@ -230,6 +236,12 @@ def resolve_access(
         found.append(offset)
         positions[axis] = begin + offset
     return Access(found, valid, safe)
+
+
+def padded_iterators(index: Expr, iterators: dict[Var, Iterator]) -> list[Iterator]:
+    """Return the iterators in an expression that may stand in a padding slot."""
+    used = [iterators[v] for v in variables_of(index) if v in iterators]
+    return [it for it in used if it.stored_axis.kind == "sparse_fixed"]
 
 
 def _within(index: Expr, extent: Expr) -> Expr:

@@ -1,8 +1,8 @@
 """Read and write regions of the blocks that lowering makes.
 
 TVM derives them from the accesses. Two kinds of regions become the whole buffer: one that depends on
-the result of a search made inside the block, which is not visible outside of it, and one with a
-moving start and a loaded extent, which TVM's bounds can't hold.
+what only exists inside the block (the result of a search, a local variable), and one whose extent is
+loaded while its start is not, which TVM's bounds can't hold.
 """
 
 from __future__ import annotations
@@ -22,19 +22,23 @@ _complete = tvm_ffi.get_global_func("script.Complete")
 def complete_regions(func: tirx.PrimFunc, temporaries: list[Var]) -> tirx.PrimFunc:
     """Add the root block, allocate ``temporaries`` in it and derive the regions of every block."""
     func = _complete(func, temporaries, True)
-    return func.with_body(_Relaxer(func.params).visit(func.body))
+    return func.with_body(_Relaxer(func).visit(func.body))
 
 
 class _Relaxer:
-    def __init__(self, params: list[Var]) -> None:
-        self._visible: set[Var] = {p for p in params if tirx.is_buffer_var(p)}
+    def __init__(self, func: tirx.PrimFunc) -> None:
+        self._visible: set[Var] = {p for p in func.params if tirx.is_buffer_var(p)}
+        self._bound: set[Var] = set()
+        tvm_ffi.structural_walk(
+            func.body, [(tirx.Bind, lambda statement: self._bound.add(statement.var))]
+        )
 
     def visit(self, stmt: tirx.Stmt) -> tirx.Stmt:
         return tvm_ffi.structural_mutate(stmt, [(SBlock, self._block)])
 
     def _block(self, block: SBlock, _mutator) -> SBlock:
-        reads = [self._relax(region) for region in block.reads]
-        writes = [self._relax(region) for region in block.writes]
+        reads = [self._relax(region) for region in block.reads if region.source in self._visible]
+        writes = [self._relax(region) for region in block.writes if region.source in self._visible]
         outer = set(self._visible)
         self._visible |= set(block.alloc_buffers)
         body = self.visit(block.body)
@@ -63,8 +67,10 @@ class _Relaxer:
 
     def _is_visible(self, part: Range) -> bool:
         used = variables_of(part.min) | variables_of(part.extent)
-        return all(v in self._visible for v in used if tirx.is_buffer_var(v))
+        return not used & self._bound and all(
+            v in self._visible for v in used if tirx.is_buffer_var(v)
+        )
 
 
 def _is_half_bounded(part: Range) -> bool:
-    return bool(variables_of(part.min)) and not reads_memory(part.min) and reads_memory(part.extent)
+    return reads_memory(part.extent) and not reads_memory(part.min)

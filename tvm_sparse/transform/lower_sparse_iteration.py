@@ -25,7 +25,9 @@ from ._access import (
     Prologue,
     SearchPlacer,
     analyzer_with,
+    conjunction,
     multiply,
+    padded_iterators,
     resolve_access,
     row_extent,
     variables_of,
@@ -111,7 +113,9 @@ class _FunctionLowering:
         self.stage1 = func.sparse_buffers
         self.stage2 = {var: _position_buffer(buf) for var, buf in self.stage1.items()}
         self.iterators: dict[Var, Iterator] = {}
-        self.placer = SearchPlacer()
+        self.placer = SearchPlacer(self._is_changing)
+        written = _buffers_stored(func.body)
+        self._constant = {self.stage2.get(p, p) for p in func.params if p not in written}
         self.wide = any(_may_pass_int32(b.slots) for b in self.stage1.values())
         self._block_names: dict[str, int] = {}
 
@@ -119,8 +123,8 @@ class _FunctionLowering:
         body = self.statement(self.func.body)
         root = self.placer.prologues[0]
         temporaries = [self.stage2[t.buffer] for t in self.func.temporaries]
-        if root.statements:
-            body = tirx.SeqStmt([*root.statements, body])
+        if root.statements or root.buffers:
+            body = tirx.SeqStmt([*root.statements, body]) if root.statements else body
             body = _realize("root", [], body, buffers=[*temporaries, *root.buffers])
             temporaries = []
         params = [self.stage2.get(p, p) for p in self.func.params]
@@ -137,26 +141,45 @@ class _FunctionLowering:
             stmt,
             [
                 (SparseIteration, lambda node, _m: self.iteration(node)),
-                (tirx.BufferStore, lambda node, _m: self.store(node)),
-                (tirx.For, self._local_loop),
+                (tirx.BufferStore, lambda node, _m: self._leaf(lambda: self.store(node))),
+                (tirx.Bind, lambda node, _m: self._leaf(lambda: self._bind(node))),
+                (tirx.IfThenElse, lambda node, _m: self._leaf(lambda: self._branch(node))),
+                (tirx.For, lambda node, _m: self._leaf(lambda: self._local_loop(node))),
                 (tvm.ir.Expr, lambda node, _m: self.value(node)),
             ],
         )
 
-    def _local_loop(self, loop: tirx.For, mutator) -> tirx.Stmt:
+    def _leaf(self, lower) -> tirx.Stmt:
+        """Lower one statement, preceded by the searches that only it can use."""
+        own = Prologue([])
+        self.placer.push(own)
+        stmt = lower()
+        self.placer.pop()
+        self.placer.prologues[-1].buffers.extend(own.buffers)
+        return tirx.SeqStmt([*own.statements, stmt]) if own.statements else stmt
+
+    def _is_changing(self, var: Var) -> bool:
+        """Whether a variable or buffer may have another value from statement to statement."""
+        return var not in self._constant
+
+    def _bind(self, stmt: tirx.Bind) -> tirx.Stmt:
+        return tirx.Bind(stmt.var, self.value(stmt.value))
+
+    def _branch(self, stmt: tirx.IfThenElse) -> tirx.Stmt:
+        condition = self.value(stmt.condition)
+        otherwise = self.statement(stmt.else_case) if stmt.else_case is not None else None
+        return tirx.IfThenElse(condition, self.statement(stmt.then_case), otherwise)
+
+    def _local_loop(self, loop: tirx.For) -> tirx.Stmt:
+        begin, extent = self.value(loop.min), self.value(loop.extent)
         self.placer.push(Prologue([loop.loop_var]))
         body = self.statement(loop.body)
         prologue = self.placer.pop()
-        if prologue.statements:
-            body = _realize("searches", [], tirx.SeqStmt([*prologue.statements, body]),
-                            buffers=prologue.buffers)
+        if prologue.statements or prologue.buffers:
+            body = tirx.SeqStmt([*prologue.statements, body]) if prologue.statements else body
+            body = _realize("searches", [], body, buffers=prologue.buffers)
         return tirx.For(
-            loop.loop_var,
-            self.value(loop.min),
-            self.value(loop.extent),
-            loop.kind,
-            body,
-            annotations=loop.annotations,
+            loop.loop_var, begin, extent, loop.kind, body, annotations=loop.annotations
         )
 
     def store(self, stmt: tirx.BufferStore) -> tirx.Stmt:
@@ -182,7 +205,10 @@ class _FunctionLowering:
         def load(node: TensorLoad, _mutator) -> Expr:
             buffer = self.stage1.get(node.source)
             if buffer is None:
-                return tirx.BufferLoad(node.source, [self.index(e) for e in node.indices])
+                plain = tirx.BufferLoad(node.source, [self.index(e) for e in node.indices])
+                if coordinate is not _any_width:
+                    return plain
+                return self._outside_padding(node.indices, plain)
             access = self._access(buffer, node.indices, storing=False)
             lowered = tirx.BufferLoad(self.stage2[node.source], access.locals)
             # An index may become the input of a search, which runs in padding slots too.
@@ -202,6 +228,16 @@ class _FunctionLowering:
             return tvm_ffi.structural_mutate(expr, rules)
         fixed_width = ((Call, tirx.Select), lambda node, _m: self.value(node))
         return tvm_ffi.structural_mutate(expr, [*rules, fixed_width])
+
+    def _outside_padding(self, indices: list[Expr], load: Expr) -> Expr:
+        """A load that an index needs: in padding slots it is not made."""
+        inside = None
+        for index in indices:
+            for it in padded_iterators(index, self.iterators):
+                inside = conjunction(inside, _inside(it.coordinate, it.stored_axis.length))
+        if inside is None:
+            return load
+        return tirx.if_then_else(inside, load, tirx.const(0, str(load.ty.dtype)))
 
     def _access(self, buffer: SparseBuffer, indices: list[Expr], storing: bool):
         return resolve_access(
