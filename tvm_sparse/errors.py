@@ -7,10 +7,12 @@ is wrong with the *arguments* of a compiled kernel is a plain ``ValueError`` or 
 from __future__ import annotations
 
 from tvm.ir import Span
+from tvm_ffi.error import register_error
 
 __all__ = ["SparseProgramError", "describe_span"]
 
 
+@register_error  # so that it stays itself when it crosses TVM's pass infrastructure
 class SparseProgramError(ValueError):
     """A sparse program that has no meaning, or none that the compiler can honour.
 

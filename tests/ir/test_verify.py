@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-import tvm_sparse  # noqa: F401 (registers the dialect)
+import tvm_sparse
 from tvm_sparse.errors import SparseProgramError
 from tvm_sparse.script import from_source
 
@@ -216,3 +216,18 @@ def test_the_line_is_that_of_the_users_file():
 
     assert re.match(r".*test_verify\.py:\d+: ", str(caught.value))
     assert 'with S.sp_iter([I], "R", "first") as [i]:' in str(caught.value)
+
+
+def test_what_only_lowering_finds_names_function_buffer_axis_and_line():
+    body = """
+    U = S.sparse_variable(I, (n, nnz), (p, q), "int32", unique=False)
+    A = S.match_sparse_buffer(a, (I, U), "float32")
+    B = S.match_sparse_buffer(b, (I, N), "float32")
+    with S.sp_iter([I, N], "SS", "copy") as [i, j]:
+        A[i, j] = B[i, j]
+"""
+    program = from_source(HEAD + body)
+    with pytest.raises(SparseProgramError) as caught:
+        tvm_sparse.compile(program)
+    message = r"<str>:15: function program: buffer A: axis U is declared unique=False"
+    assert re.match(message, str(caught.value)), str(caught.value)

@@ -11,6 +11,7 @@ from tvm import tirx
 from tvm.ir import IRModule
 from tvm.target import Target, codegen
 
+from ..errors import SparseProgramError
 from ..ir import SparseFunc
 from ..transform import PIPELINE_NAME, LowerSparseBuffer, LowerSparseIteration
 from ..transform._layout import read_layout, size_text
@@ -91,7 +92,10 @@ def lower(program: Any) -> IRModule:
             "program: expected a SparseFunc, PrimFunc, IRModule or Schedule, found "
             f"{type(program).__name__}"
         )
-    return LowerSparseBuffer()(LowerSparseIteration()(program))
+    try:
+        return LowerSparseBuffer()(LowerSparseIteration()(program))
+    except SparseProgramError as error:
+        raise error.with_traceback(None) from None  # the passes' own frames tell a user nothing
 
 
 def resolve_target(target: Any) -> Target:

@@ -8,6 +8,7 @@ blocks together from the inside out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import tvm
@@ -141,19 +142,25 @@ class _FunctionLowering:
             stmt,
             [
                 (SparseIteration, lambda node, _m: self.iteration(node)),
-                (tirx.BufferStore, lambda node, _m: self._leaf(lambda: self.store(node))),
-                (tirx.Bind, lambda node, _m: self._leaf(lambda: self._bind(node))),
-                (tirx.IfThenElse, lambda node, _m: self._leaf(lambda: self._branch(node))),
-                (tirx.For, lambda node, _m: self._leaf(lambda: self._local_loop(node))),
+                (tirx.BufferStore, lambda node, _m: self._leaf(node, self.store)),
+                (tirx.Bind, lambda node, _m: self._leaf(node, self._bind)),
+                (tirx.IfThenElse, lambda node, _m: self._leaf(node, self._branch)),
+                (tirx.For, lambda node, _m: self._leaf(node, self._local_loop)),
                 (tvm.ir.Expr, lambda node, _m: self.value(node)),
             ],
         )
 
-    def _leaf(self, lower) -> tirx.Stmt:
+    def _leaf(self, node: tirx.Stmt, lower: Callable[[tirx.Stmt], tirx.Stmt]) -> tirx.Stmt:
         """Lower one statement, preceded by the searches that only it can use."""
         own = Prologue([])
         self.placer.push(own)
-        stmt = lower()
+        try:
+            stmt = lower(node)
+        except SparseProgramError as err:
+            where = f"function {self.func.name}: "
+            if where in str(err):  # a statement inside has said so already
+                raise
+            raise SparseProgramError(f"{describe_span(node.span)}{where}{err}") from None
         self.placer.pop()
         self.placer.prologues[-1].buffers.extend(own.buffers)
         return tirx.SeqStmt([*own.statements, stmt]) if own.statements else stmt
