@@ -229,5 +229,5 @@ def test_what_only_lowering_finds_names_function_buffer_axis_and_line():
     program = from_source(HEAD + body)
     with pytest.raises(SparseProgramError) as caught:
         tvm_sparse.compile(program)
-    message = r"<str>:15: function program: buffer A: axis U is declared unique=False"
+    message = r"<str>:14: function program: buffer A: axis U is declared unique=False"
     assert re.match(message, str(caught.value)), str(caught.value)
