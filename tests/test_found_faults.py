@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 
 from tests.execution import lower, run, stage_two
 from tests.interpreter import interpret
@@ -414,3 +415,19 @@ def f(
         },
         {"n": 3},
     )
+
+
+def test_buffers_of_one_element_are_printed_with_their_index():
+    func = from_source(
+        """
+@S.prim_func
+def f(x: T.handle, p: T.handle, y: T.handle):
+    I = S.dense_fixed(1)
+    X = S.match_sparse_buffer(x, (I,), "float64")
+    P = S.match_buffer(p, (1,), "float64")
+    Y = S.match_sparse_buffer(y, (I,), "float64")
+    with S.sp_iter([I], "S", "one") as [i]:
+        Y[0] = X[0] + P[0]
+"""
+    )
+    assert tvm_ffi.structural_equal(from_source(func.script()), func)

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import tvm
 import tvm_ffi
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from tvm import tirx
 from tvm.error import InternalError
 from tvm.s_tir import Schedule
@@ -93,3 +93,10 @@ def check(program: Program) -> None:
 @given(programs())
 def test_compiled_programs_agree_with_the_interpreter(program):
     check(program)
+
+
+@settings(max_examples=max(50, settings.default.max_examples // 5))
+@given(programs())
+def test_printed_programs_parse_back_to_equal_ones(program):
+    func = from_source(program.text)
+    assert tvm_ffi.structural_equal(from_source(func.script()), func)

@@ -115,6 +115,8 @@ class _Surrogate:
             if tirx.is_buffer_var(var):
                 ty = var.ty
                 shape = [swap(size) for size in ty.shape]
+                if _is_scalar(shape):
+                    shape = [tirx.const(2, "int32")]  # TVM prints one element without its index
                 renamed[var] = tirx.decl_buffer(
                     shape,
                     str(ty.dtype),
@@ -191,6 +193,10 @@ class _Surrogate:
         if isinstance(axis, AttachedAxis):
             return f"S.attach({self.names[axis.base]}, {self.names[axis.parent]})"
         return self.names[axis]
+
+
+def _is_scalar(shape: list) -> bool:
+    return len(shape) == 1 and isinstance(shape[0], tirx.IntImm) and int(shape[0].value) == 1
 
 
 def _call(name: str, args: list) -> tirx.Stmt:
