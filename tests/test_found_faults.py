@@ -427,7 +427,7 @@ def f(x: T.handle, p: T.handle, y: T.handle):
     P = S.match_buffer(p, (1,), "float64")
     Y = S.match_sparse_buffer(y, (I,), "float64")
     with S.sp_iter([I], "S", "one") as [i]:
-        Y[0] = X[0] + P[0]
+        Y[i] = X[0] + P[0]
 """
     )
     assert tvm_ffi.structural_equal(from_source(func.script()), func)
