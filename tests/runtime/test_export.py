@@ -271,7 +271,7 @@ def bare_environment(path):
     """A virtual environment that sees copies of tvm_ffi and NumPy, and nothing else."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(path)], check=True)
     site = next(path.glob("lib/python3*/site-packages"))
-    import typing_extensions  # noqa: PLC0415 (tvm_ffi's own requirement)
+    import typing_extensions
 
     sources = [Path(tvm_ffi.__file__).parent, Path(np.__file__).parent]
     for source in (*sources, Path(np.__file__).parents[1] / "numpy.libs"):

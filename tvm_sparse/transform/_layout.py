@@ -11,7 +11,6 @@ import ast
 import json
 import operator
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, Var
 
