@@ -291,7 +291,9 @@ def widened(left: Expr, right: Expr) -> tuple[Expr, Expr]:
 def variables_of(expression: Expr) -> set[Var]:
     """Return the variables, buffers included, that occur in an expression."""
     used: set[Var] = set()
-    tvm_ffi.structural_walk(expression, [(Var, used.add), (TensorLoad, lambda e: used.add(e.source))])
+    tvm_ffi.structural_walk(
+        expression, [(Var, used.add), (TensorLoad, lambda e: used.add(e.source))]
+    )
     return used
 
 

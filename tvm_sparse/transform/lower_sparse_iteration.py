@@ -185,9 +185,7 @@ class _FunctionLowering:
         if prologue.statements or prologue.buffers:
             body = tirx.SeqStmt([*prologue.statements, body]) if prologue.statements else body
             body = _realize("searches", [], body, buffers=prologue.buffers)
-        return tirx.For(
-            loop.loop_var, begin, extent, loop.kind, body, annotations=loop.annotations
-        )
+        return tirx.For(loop.loop_var, begin, extent, loop.kind, body, annotations=loop.annotations)
 
     def store(self, stmt: tirx.BufferStore) -> tirx.Stmt:
         value = self.value(stmt.value)
@@ -257,7 +255,8 @@ class _FunctionLowering:
         if not used <= set(self.iterators):
             return False
         if isinstance(index, Var):
-            if tvm_ffi.structural_equal(self.iterators[index].stored_axis.length, length):
+            own = self.iterators[index].stored_axis.length
+            if tvm_ffi.structural_equal(own, length):
                 return True
         analyzer = analyzer_with({v: self.iterators[v].stored_axis.length for v in used})
         return analyzer.can_prove(index >= 0) and analyzer.can_prove(index < length)
@@ -471,8 +470,10 @@ class _FunctionLowering:
             last = segment[-1]
             if last.prologue.statements:
                 content = tirx.SeqStmt([*last.prologue.statements, content])
-            holds_init = init is not None and first_reduction is not None and (
-                loops[first_reduction] in segment
+            holds_init = (
+                init is not None
+                and first_reduction is not None
+                and (loops[first_reduction] in segment)
             )
             block_init = None
             if holds_init:
@@ -510,8 +511,11 @@ def _segment(loops: list[_Loop]) -> list[list[_Loop]]:
 
 def _block_nest(name, segment: list[_Loop], content, init, annotations) -> tirx.Stmt:
     iter_vars = [
-        IterVar(Range.from_min_extent(tirx.const(0, str(lp.block_var.ty.dtype)), lp.domain),
-                lp.block_var, lp.kind)
+        IterVar(
+            Range.from_min_extent(tirx.const(0, str(lp.block_var.ty.dtype)), lp.domain),
+            lp.block_var,
+            lp.kind,
+        )
         for lp in segment
     ]
     scratch = [b for lp in segment for b in lp.prologue.buffers]
@@ -527,8 +531,9 @@ def _block_nest(name, segment: list[_Loop], content, init, annotations) -> tirx.
 def _init_nest(init, later: list[_Loop], guards: list[tuple[Expr, bool]]) -> tirx.Stmt:
     """Init of a block: loops over the spatial entries of the blocks inside."""
     spatial = [loop for loop in later if loop.kind == _SPATIAL]
-    fresh = {lp.block_var: Var(f"{lp.loop_var.name}_init", str(lp.block_var.ty.dtype))
-             for lp in spatial}
+    fresh = {
+        lp.block_var: Var(f"{lp.loop_var.name}_init", str(lp.block_var.ty.dtype)) for lp in spatial
+    }
     inner_guards = [g for g, is_spatial in guards if is_spatial]
     stmt = _guarded(init, inner_guards)
     for loop in reversed(spatial):
@@ -703,5 +708,3 @@ def _any_width(iterator: Iterator) -> Expr:
 def _own_width(iterator: Iterator) -> Expr:
     """The coordinate in the type that stage I gives it."""
     return iterator.coordinate.astype(str(iterator.var.ty.dtype))
-
-
