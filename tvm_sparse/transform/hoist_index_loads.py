@@ -104,7 +104,7 @@ def _invariant_loads(loop: For, arrays: set[Var]) -> list[tuple[TensorLoad, Var]
     def visit(node, visitor) -> None:
         if isinstance(node, tirx.IfThenElse):
             visitor.visit(node.condition)
-        elif isinstance(node, tirx.While) or isinstance(node, tirx.Select) or _is_conditional(node):
+        elif isinstance(node, tirx.While | tirx.Select) or _is_conditional(node):
             return
         elif isinstance(node, TensorLoad):
             visitor.default_visit(node)

@@ -9,14 +9,11 @@ blocks together from the inside out.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Expr, IRModule, Range, TensorLoad, Var
-from tvm.s_tir.stmt import SBlock, SBlockRealize
-from tvm.tirx import IterVar
+from tvm.ir import Call, Expr, IRModule, TensorLoad, Var
 
 from ..errors import SparseProgramError, describe_span
 from ..ir import AttachedAxis, Axis, FusedAxis, SparseBuffer, SparseFunc, SparseIteration
@@ -34,6 +31,15 @@ from ._access import (
     variables_of,
     widened,
 )
+from ._blocks import (
+    REDUCE,
+    SPATIAL,
+    Loop,
+    assemble_blocks,
+    buffers_stored,
+    inside_axis,
+    realize,
+)
 from ._layout import LAYOUT_ATTR, describe_layout
 from ._regions import complete_regions
 from .fill_outputs import FILL_MARK, fill_outputs
@@ -41,7 +47,6 @@ from .promote_accumulators import promote_accumulators
 
 __all__ = ["LowerSparseIteration"]
 
-_SPATIAL, _REDUCE = IterVar.DataPar, IterVar.CommReduce
 #: Integer operations whose operands may come to differ in width.
 _BINARY = (
     *(tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max),
@@ -92,22 +97,6 @@ def lower_function(func: SparseFunc) -> tirx.PrimFunc:
     return _FunctionLowering(fill_outputs(func)).run()
 
 
-@dataclass
-class _Loop:
-    """One loop of an iteration: an axis, or a fused group."""
-
-    axis: Axis
-    members: list[Iterator]
-    loop_var: Var
-    block_var: Var
-    extent: Expr
-    domain: Expr
-    kind: int
-    prologue: Prologue
-    #: Whether an entry of the loop is one at all; padding slots are not.
-    guards: list[tuple[Expr, bool]] = field(default_factory=list)
-
-
 class _FunctionLowering:
     def __init__(self, func: SparseFunc) -> None:
         self.func = func
@@ -115,7 +104,7 @@ class _FunctionLowering:
         self.stage2 = {var: _position_buffer(buf) for var, buf in self.stage1.items()}
         self.iterators: dict[Var, Iterator] = {}
         self.placer = SearchPlacer(self._is_changing)
-        written = _buffers_stored(func.body)
+        written = buffers_stored(func.body)
         self._constant = {self.stage2.get(p, p) for p in func.params if p not in written}
         self.wide = any(_may_pass_int32(b.slots) for b in self.stage1.values())
         self._block_names: dict[str, int] = {}
@@ -126,7 +115,7 @@ class _FunctionLowering:
         temporaries = [self.stage2[t.buffer] for t in self.func.temporaries]
         if root.statements or root.buffers:
             body = tirx.SeqStmt([*root.statements, body]) if root.statements else body
-            body = _realize("root", [], body, buffers=[*temporaries, *root.buffers])
+            body = realize("root", [], body, buffers=[*temporaries, *root.buffers])
             temporaries = []
         params = [self.stage2.get(p, p) for p in self.func.params]
         attrs = {str(k): v for k, v in dict(self.func.attrs or {}).items()}
@@ -184,7 +173,7 @@ class _FunctionLowering:
         prologue = self.placer.pop()
         if prologue.statements or prologue.buffers:
             body = tirx.SeqStmt([*prologue.statements, body]) if prologue.statements else body
-            body = _realize("searches", [], body, buffers=prologue.buffers)
+            body = realize("searches", [], body, buffers=prologue.buffers)
         return tirx.For(loop.loop_var, begin, extent, loop.kind, body, annotations=loop.annotations)
 
     def store(self, stmt: tirx.BufferStore) -> tirx.Stmt:
@@ -239,7 +228,7 @@ class _FunctionLowering:
         inside = None
         for index in indices:
             for it in padded_iterators(index, self.iterators):
-                inside = conjunction(inside, _inside(it.coordinate, it.stored_axis.length))
+                inside = conjunction(inside, inside_axis(it.coordinate, it.stored_axis.length))
         if inside is None:
             return load
         return tirx.if_then_else(inside, load, tirx.const(0, str(load.ty.dtype)))
@@ -275,12 +264,18 @@ class _FunctionLowering:
         init = self.statement(node.init) if node.init is not None else None
         for _ in loops:
             self.placer.pop()
-        lowered = self._assemble(node, loops, body, init)
+        lowered = assemble_blocks(
+            loops,
+            body,
+            init,
+            node.annotations,
+            lambda number: self._unique(f"{node.name}_{number}"),
+        )
         self.iterators = outer
         return lowered
 
-    def _open_loops(self, node: SparseIteration, filling: bool, clean: bool) -> list[_Loop]:
-        loops: list[_Loop] = []
+    def _open_loops(self, node: SparseIteration, filling: bool, clean: bool) -> list[Loop]:
+        loops: list[Loop] = []
         kinds, variables = list(node.kinds), list(node.iter_vars)
         for axis in node.axes:
             members = axis.members if isinstance(axis, FusedAxis) else [axis]
@@ -288,20 +283,20 @@ class _FunctionLowering:
             loop = self._fused_loop(axis, own) if len(own) > 1 else self._plain_loop(*own[0])
             reduced_under = _descends_from_reduction(node, axis)
             if not clean and reduced_under:
-                loop.kind = _REDUCE
+                loop.kind = REDUCE
             if filling:
                 loop.guards = []
             loops.append(loop)
         return loops
 
-    def _plain_loop(self, axis: Axis, kind: str, var: Var) -> _Loop:
+    def _plain_loop(self, axis: Axis, kind: str, var: Var) -> Loop:
         stored = axis.base if isinstance(axis, AttachedAxis) else axis
         parent = self._parent_position(axis)
         begin, extent = row_extent(stored, parent)
         dtype = self._loop_dtype(stored)
         owner = self._owner_of(axis)
         if isinstance(axis, AttachedAxis) and owner.stored_axis.kind == "sparse_fixed":
-            inside = _inside(owner.coordinate, owner.stored_axis.length)
+            inside = inside_axis(owner.coordinate, owner.stored_axis.length)
             extent = tirx.if_then_else(inside, extent, tirx.const(0, str(extent.ty.dtype)))
         block_var = Var(f"v{var.name}", dtype)
         if stored.kind == "dense_fixed":
@@ -315,21 +310,21 @@ class _FunctionLowering:
         self.iterators[var] = iterator
         prologue = Prologue([block_var])
         self.placer.push(prologue)
-        loop = _Loop(
+        loop = Loop(
             axis=axis,
             members=[iterator],
             loop_var=Var(var.name, dtype),
             block_var=block_var,
             extent=extent.astype(dtype),
             domain=stored.extent_bound.astype(dtype),
-            kind=_SPATIAL if kind == "S" else _REDUCE,
+            kind=SPATIAL if kind == "S" else REDUCE,
             prologue=prologue,
         )
         if stored.kind == "sparse_fixed":
-            loop.guards.append((_inside(coordinate, stored.length), kind == "S"))
+            loop.guards.append((inside_axis(coordinate, stored.length), kind == "S"))
         return loop
 
-    def _fused_loop(self, group: FusedAxis, own: list[tuple[Axis, str, Var]]) -> _Loop:
+    def _fused_loop(self, group: FusedAxis, own: list[tuple[Axis, str, Var]]) -> Loop:
         """One loop over the slots of the last member; outer members are searched on ``indptr``."""
         axes = [axis for axis, _, _ in own]
         last = axes[-1]
@@ -355,16 +350,16 @@ class _FunctionLowering:
             self.iterators[var] = iterator
             iterators.append(iterator)
             if axis.kind == "sparse_fixed":
-                guards.append((_inside(coordinate, axis.length), kind == "S"))
+                guards.append((inside_axis(coordinate, axis.length), kind == "S"))
         spatial = all(kind == "S" for _, kind, _ in own)
-        return _Loop(
+        return Loop(
             axis=group,
             members=iterators,
             loop_var=Var("_".join(v.name for _, _, v in own), dtype),
             block_var=block_var,
             extent=(end if _is_zero(begin) else end - begin).astype(dtype),
             domain=last.slots.astype(dtype),
-            kind=_SPATIAL if spatial else _REDUCE,
+            kind=SPATIAL if spatial else REDUCE,
             prologue=prologue,
             guards=guards,
         )
@@ -458,167 +453,10 @@ class _FunctionLowering:
 
     # --- assembly ------------------------------------------------------------------------------
 
-    def _assemble(self, node, loops: list[_Loop], body: tirx.Stmt, init) -> tirx.Stmt:
-        segments = _segment(loops)
-        first_reduction = next((k for k, loop in enumerate(loops) if loop.kind == _REDUCE), None)
-        guards = [g for loop in loops for g, _ in loop.guards]
-        content = _guarded(body, guards)
-        name = node.name
-        number = len(segments)
-        for segment in reversed(segments):
-            number -= 1
-            last = segment[-1]
-            if last.prologue.statements:
-                content = tirx.SeqStmt([*last.prologue.statements, content])
-            holds_init = (
-                init is not None
-                and first_reduction is not None
-                and (loops[first_reduction] in segment)
-            )
-            block_init = None
-            if holds_init:
-                later = loops[loops.index(segment[-1]) + 1 :]
-                block_init = _init_nest(init, later, [g for lp in loops for g in lp.guards])
-                block_init = _after_searches(block_init, last.prologue)
-            content = _block_nest(
-                self._unique(f"{name}_{number}"), segment, content, block_init, node.annotations
-            )
-        if init is not None and first_reduction is None:
-            raise SparseProgramError(
-                f"{describe_span(node.span)}iteration {node.name}: init without a reduction axis"
-            )
-        return content
-
     def _unique(self, name: str) -> str:
         count = self._block_names.get(name, 0)
         self._block_names[name] = count + 1
         return name if count == 0 else f"{name}_{count}"
-
-
-def _segment(loops: list[_Loop]) -> list[list[_Loop]]:
-    """Cut the loops where a nested block must begin: at loaded extents and after searches."""
-    segments: list[list[_Loop]] = []
-    bound: set[Var] = set()
-    for k, loop in enumerate(loops):
-        depends = bound & variables_of(loop.extent)
-        if not segments or depends or loops[k - 1].prologue.statements:
-            segments.append([])
-            bound = set()
-        segments[-1].append(loop)
-        bound |= {loop.block_var, *loop.prologue.buffers}
-    return segments
-
-
-def _block_nest(name, segment: list[_Loop], content, init, annotations) -> tirx.Stmt:
-    iter_vars = [
-        IterVar(
-            Range.from_min_extent(tirx.const(0, str(lp.block_var.ty.dtype)), lp.domain),
-            lp.block_var,
-            lp.kind,
-        )
-        for lp in segment
-    ]
-    scratch = [b for lp in segment for b in lp.prologue.buffers]
-    nest = _realize(
-        name, iter_vars, content, [lp.loop_var for lp in segment], init, scratch, annotations
-    )
-    for loop in reversed(segment):
-        zero = tirx.const(0, str(loop.loop_var.ty.dtype))
-        nest = tirx.For(loop.loop_var, zero, loop.extent, tirx.ForKind.SERIAL, nest)
-    return nest
-
-
-def _init_nest(init, later: list[_Loop], guards: list[tuple[Expr, bool]]) -> tirx.Stmt:
-    """Init of a block: loops over the spatial entries of the blocks inside."""
-    spatial = [loop for loop in later if loop.kind == _SPATIAL]
-    fresh = {
-        lp.block_var: Var(f"{lp.loop_var.name}_init", str(lp.block_var.ty.dtype)) for lp in spatial
-    }
-    inner_guards = [g for g, is_spatial in guards if is_spatial]
-    stmt = _guarded(init, inner_guards)
-    for loop in reversed(spatial):
-        zero = tirx.const(0, str(loop.loop_var.ty.dtype))
-        stmt = _after_searches(stmt, loop.prologue)
-        stmt = tirx.For(fresh[loop.block_var], zero, loop.extent, tirx.ForKind.SERIAL, stmt)
-    return tvm_ffi.structural_map(stmt, [(Var, lambda v: fresh.get(v, v))])
-
-
-def _after_searches(stmt: tirx.Stmt, prologue: Prologue) -> tirx.Stmt:
-    """Precede a statement by the searches of a prologue that it uses, on scratch of their own."""
-    searches = _searches_for(stmt, prologue)
-    if not searches:
-        return stmt
-    scratch = {
-        b: tirx.decl_buffer(b.ty.shape, str(b.ty.dtype), b.name, scope="local")
-        for b in prologue.buffers
-    }
-    stmt = _with_buffers(tirx.SeqStmt([*searches, stmt]), scratch)
-    return _realize("searches", [], stmt, buffers=scratch.values())
-
-
-def _searches_for(stmt: tirx.Stmt, prologue: Prologue) -> list[tirx.Stmt]:
-    """The statements of a prologue whose results a statement uses, directly or not."""
-    needed = _buffers_in(stmt)
-    kept: list[tirx.Stmt] = []
-    for search in reversed(prologue.statements):
-        if needed & _buffers_stored(search):
-            kept.insert(0, search)
-            needed |= _buffers_in(search)
-    return kept
-
-
-def _with_buffers(stmt: tirx.Stmt, buffers: dict[Var, Var]) -> tirx.Stmt:
-    """Replace buffer variables in loads and stores."""
-
-    def load(node: TensorLoad, mutator) -> Expr:
-        indices = [mutator.mutate(e) for e in node.indices]
-        return tirx.BufferLoad(buffers.get(node.source, node.source), indices)
-
-    def store(node: tirx.BufferStore, mutator) -> tirx.Stmt:
-        value, indices = mutator.mutate(node.value), [mutator.mutate(e) for e in node.indices]
-        return tirx.BufferStore(buffers.get(node.buffer, node.buffer), value, indices)
-
-    return tvm_ffi.structural_mutate(stmt, [(TensorLoad, load), (tirx.BufferStore, store)])
-
-
-def _buffers_in(stmt: tirx.Stmt) -> set[Var]:
-    found: set[Var] = set()
-    tvm_ffi.structural_walk(
-        stmt,
-        [
-            (TensorLoad, lambda e: found.add(e.source)),
-            (tirx.BufferStore, lambda s: found.add(s.buffer)),
-        ],
-    )
-    return found
-
-
-def _buffers_stored(stmt: tirx.Stmt) -> set[Var]:
-    found: set[Var] = set()
-    tvm_ffi.structural_walk(stmt, [(tirx.BufferStore, lambda s: found.add(s.buffer))])
-    return found
-
-
-def _realize(
-    name, iter_vars, body, values=(), init=None, buffers=(), annotations=None
-) -> SBlockRealize:
-    marks = {"tirx.script_parsing_detect_access": tirx.IntImm("int64", 3)}
-    block = SBlock(
-        iter_vars, [], [], name, body, init, list(buffers), [], {**(annotations or {}), **marks}
-    )
-    block_annotations = {k: v for k, v in block.annotations.items() if k != FILL_MARK}
-    block = SBlock(iter_vars, [], [], name, body, init, list(buffers), [], block_annotations)
-    return SBlockRealize(list(values), True, block)
-
-
-def _guarded(stmt: tirx.Stmt, guards: list[Expr]) -> tirx.Stmt:
-    for guard in reversed(guards):
-        stmt = tirx.IfThenElse(guard, stmt, None)
-    return stmt
-
-
-def _inside(coordinate: Expr, length: Expr) -> Expr:
-    return tirx.And(coordinate >= 0, coordinate < length.astype(str(coordinate.ty.dtype)))
 
 
 def _init_axes(node: SparseIteration) -> dict[Var, Axis] | None:

@@ -1,0 +1,218 @@
+"""The blocks of stage II: loops of an iteration, cut into nested blocks and put together.
+
+Comes in: the loops with the searches to run after each, and the lowered body and init. Goes out: the
+loop nest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Expr, Range, TensorLoad, Var
+from tvm.s_tir.stmt import SBlock, SBlockRealize
+from tvm.tirx import IterVar
+
+from ..ir import Axis
+from ._access import Iterator, Prologue, variables_of
+from .fill_outputs import FILL_MARK
+
+__all__ = [
+    "REDUCE",
+    "SPATIAL",
+    "Loop",
+    "assemble_blocks",
+    "buffers_stored",
+    "inside_axis",
+    "realize",
+    "segment_loops",
+]
+
+SPATIAL, REDUCE = IterVar.DataPar, IterVar.CommReduce
+
+
+@dataclass
+class Loop:
+    """One loop of an iteration: an axis, or a fused group."""
+
+    axis: Axis
+    members: list[Iterator]
+    loop_var: Var
+    block_var: Var
+    extent: Expr
+    domain: Expr
+    kind: int
+    prologue: Prologue
+    #: Whether an entry of the loop is one at all; padding slots are not.
+    guards: list[tuple[Expr, bool]] = field(default_factory=list)
+
+
+def assemble_blocks(
+    loops: list[Loop],
+    body: tirx.Stmt,
+    init: tirx.Stmt | None,
+    annotations: Mapping[str, Any],
+    block_name: Callable[[int], str],
+) -> tirx.Stmt:
+    """Put loops and nested blocks together, from the inside out.
+
+    Parameters
+    ----------
+    loops : list of Loop
+        The loops of an iteration, outermost first.
+    body, init : tvm.tirx.Stmt
+        The lowered statements; ``init`` stands in the block of the first reduction loop.
+    annotations : dict
+        Given to every block.
+    block_name : callable
+        From the number of a block, counted from outside, to its name.
+    """
+    segments = segment_loops(loops)
+    first_reduction = next((loop for loop in loops if loop.kind == REDUCE), None)
+    guards = [guard for loop in loops for guard in loop.guards]
+    content = _guarded(body, [condition for condition, _ in guards])
+    for number, segment in reversed(list(enumerate(segments))):
+        last = segment[-1]
+        if last.prologue.statements:
+            content = tirx.SeqStmt([*last.prologue.statements, content])
+        block_init = None
+        if init is not None and first_reduction in segment:
+            block_init = _init_nest(init, loops[loops.index(last) + 1 :], guards)
+            block_init = _after_searches(block_init, last.prologue)
+        content = _block_nest(block_name(number), segment, content, block_init, annotations)
+    return content
+
+
+def segment_loops(loops: list[Loop]) -> list[list[Loop]]:
+    """Cut the loops where a nested block must begin: at loaded extents and after searches."""
+    segments: list[list[Loop]] = []
+    bound: set[Var] = set()
+    for k, loop in enumerate(loops):
+        depends = bound & variables_of(loop.extent)
+        if not segments or depends or loops[k - 1].prologue.statements:
+            segments.append([])
+            bound = set()
+        segments[-1].append(loop)
+        bound |= {loop.block_var, *loop.prologue.buffers}
+    return segments
+
+
+def _block_nest(name, segment: list[Loop], content, init, annotations) -> tirx.Stmt:
+    iter_vars = [
+        IterVar(
+            Range.from_min_extent(tirx.const(0, str(lp.block_var.ty.dtype)), lp.domain),
+            lp.block_var,
+            lp.kind,
+        )
+        for lp in segment
+    ]
+    scratch = [b for lp in segment for b in lp.prologue.buffers]
+    nest = realize(
+        name, iter_vars, content, [lp.loop_var for lp in segment], init, scratch, annotations
+    )
+    for loop in reversed(segment):
+        zero = tirx.const(0, str(loop.loop_var.ty.dtype))
+        nest = tirx.For(loop.loop_var, zero, loop.extent, tirx.ForKind.SERIAL, nest)
+    return nest
+
+
+def _init_nest(init, later: list[Loop], guards: list[tuple[Expr, bool]]) -> tirx.Stmt:
+    """Init of a block: loops over the spatial entries of the blocks inside."""
+    spatial = [loop for loop in later if loop.kind == SPATIAL]
+    fresh = {
+        lp.block_var: Var(f"{lp.loop_var.name}_init", str(lp.block_var.ty.dtype)) for lp in spatial
+    }
+    inner_guards = [g for g, is_spatial in guards if is_spatial]
+    stmt = _guarded(init, inner_guards)
+    for loop in reversed(spatial):
+        zero = tirx.const(0, str(loop.loop_var.ty.dtype))
+        stmt = _after_searches(stmt, loop.prologue)
+        stmt = tirx.For(fresh[loop.block_var], zero, loop.extent, tirx.ForKind.SERIAL, stmt)
+    return tvm_ffi.structural_map(stmt, [(Var, lambda v: fresh.get(v, v))])
+
+
+def _after_searches(stmt: tirx.Stmt, prologue: Prologue) -> tirx.Stmt:
+    """Precede a statement by the searches of a prologue that it uses, on scratch of their own."""
+    searches = _searches_for(stmt, prologue)
+    if not searches:
+        return stmt
+    scratch = {
+        b: tirx.decl_buffer(b.ty.shape, str(b.ty.dtype), b.name, scope="local")
+        for b in prologue.buffers
+    }
+    stmt = _with_buffers(tirx.SeqStmt([*searches, stmt]), scratch)
+    return realize("searches", [], stmt, buffers=scratch.values())
+
+
+def _searches_for(stmt: tirx.Stmt, prologue: Prologue) -> list[tirx.Stmt]:
+    """The statements of a prologue whose results a statement uses, directly or not."""
+    needed = _buffers_in(stmt)
+    kept: list[tirx.Stmt] = []
+    for search in reversed(prologue.statements):
+        if needed & buffers_stored(search):
+            kept.insert(0, search)
+            needed |= _buffers_in(search)
+    return kept
+
+
+def _with_buffers(stmt: tirx.Stmt, buffers: dict[Var, Var]) -> tirx.Stmt:
+    """Replace buffer variables in loads and stores."""
+
+    def load(node: TensorLoad, mutator) -> Expr:
+        indices = [mutator.mutate(e) for e in node.indices]
+        return tirx.BufferLoad(buffers.get(node.source, node.source), indices)
+
+    def store(node: tirx.BufferStore, mutator) -> tirx.Stmt:
+        value, indices = mutator.mutate(node.value), [mutator.mutate(e) for e in node.indices]
+        return tirx.BufferStore(buffers.get(node.buffer, node.buffer), value, indices)
+
+    return tvm_ffi.structural_mutate(stmt, [(TensorLoad, load), (tirx.BufferStore, store)])
+
+
+def _buffers_in(stmt: tirx.Stmt) -> set[Var]:
+    found: set[Var] = set()
+    tvm_ffi.structural_walk(
+        stmt,
+        [
+            (TensorLoad, lambda e: found.add(e.source)),
+            (tirx.BufferStore, lambda s: found.add(s.buffer)),
+        ],
+    )
+    return found
+
+
+def buffers_stored(stmt: tirx.Stmt) -> set[Var]:
+    """Return the buffers that a statement stores to."""
+    found: set[Var] = set()
+    tvm_ffi.structural_walk(stmt, [(tirx.BufferStore, lambda s: found.add(s.buffer))])
+    return found
+
+
+def realize(
+    name: str,
+    iter_vars: list[IterVar],
+    body: tirx.Stmt,
+    values: Iterable[Expr] = (),
+    init: tirx.Stmt | None = None,
+    buffers: Iterable[Var] = (),
+    annotations: Mapping[str, Any] | None = None,
+) -> SBlockRealize:
+    """Make a block whose regions are still to be detected, bound to loop variables."""
+    kept = {key: value for key, value in (annotations or {}).items() if key != FILL_MARK}
+    kept["tirx.script_parsing_detect_access"] = tirx.IntImm("int64", 3)
+    block = SBlock(iter_vars, [], [], name, body, init, list(buffers), [], kept)
+    return SBlockRealize(list(values), True, block)
+
+
+def _guarded(stmt: tirx.Stmt, guards: list[Expr]) -> tirx.Stmt:
+    for guard in reversed(guards):
+        stmt = tirx.IfThenElse(guard, stmt, None)
+    return stmt
+
+
+def inside_axis(coordinate: Expr, length: Expr) -> Expr:
+    """Whether a slot of a padded axis is an entry."""
+    return tirx.And(coordinate >= 0, coordinate < length.astype(str(coordinate.ty.dtype)))
