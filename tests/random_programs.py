@@ -25,10 +25,12 @@ class Program:
     outputs: list[str]
     #: Choices for a random schedule; none if it is empty.
     schedule: list[int] = field(default_factory=list)
+    #: Scalar parameters to specialise.
+    bound: list[str] = field(default_factory=list)
 
     def __repr__(self) -> str:
         lines = [self.text, f"scalars = {self.scalars}", f"outputs = {self.outputs}"]
-        lines.append(f"schedule = {self.schedule}")
+        lines += [f"schedule = {self.schedule}", f"bound = {self.bound}"]
         for name, array in self.arrays.items():
             lines.append(f"{name} = np.array({array.tolist()}, {str(array.dtype)!r})")
         return "\n".join(lines)
@@ -574,7 +576,10 @@ class _Writer:
         text = "\n".join(["@S.prim_func", f"def program({', '.join(params)}):", *lines])
         outputs = [b.name.lower() for b in self.outputs if b.name.lower() not in self.preset]
         schedule = self.draw(st.lists(st.integers(0, 999), min_size=3, max_size=12))
-        return Program(text, self.arrays, scalars, outputs, schedule if self.chance(50) else [])
+        if self.chance(50):
+            schedule = []
+        bound = [name for name in scalars if self.chance(50)] if self.chance(25) else []
+        return Program(text, self.arrays, scalars, outputs, schedule, bound)
 
     def _copy_out(self) -> list[str]:
         """Write an iteration that stores something, for programs that only fill temporaries."""

@@ -315,21 +315,23 @@ def f(
     )
 
 
-def test_scatter_along_a_ragged_axis_can_be_scheduled():
-    """Its region has a moving start and a loaded extent, which TVM cannot bound."""
+@pytest.mark.parametrize("place", ["i + r", "0, r"])
+def test_scatter_along_a_ragged_axis_can_be_scheduled(place):
+    """Its region has a start with bounds and a loaded extent, which TVM cannot bound."""
+    axes = "(M,)" if place == "i + r" else "(I, R)"
     func = from_source(
-        """
+        f"""
 @S.prim_func
 def f(y: T.handle, p: T.handle, n: T.int64, m: T.int64, k: T.int64):
     K = S.dense_fixed(k)
     I = S.dense_fixed(n)
     R = S.dense_variable(I, (n, 5), p, "int32")
     M = S.dense_fixed(m)
-    Y = S.match_sparse_buffer(y, (M,), "float64")
-    with S.sp_iter([K, I, R], "RSS", "diagonals") as [k, i, r]:
+    Y = S.match_sparse_buffer(y, {axes}, "float64")
+    with S.sp_iter([K, I, R], "R{"S" if axes == "(M,)" else "R"}S", "diagonals") as [k, i, r]:
         with T.init():
-            Y[i + r] = T.float64(0)
-        Y[i + r] = Y[i + r] + T.float64(1)
+            Y[{place}] = T.float64(0)
+        Y[{place}] = Y[{place}] + T.float64(1)
 """
     )
     assert tvm.s_tir.Schedule(lower(func)).mod is not None

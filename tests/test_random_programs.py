@@ -75,6 +75,8 @@ def check(program: Program) -> None:
     """Compare a compiled program with the interpreter."""
     func = from_source(program.text)
     expected = interpret(func, program.arrays, program.scalars)
+    if program.bound:
+        func = func.specialize({name: program.scalars[name] for name in program.bound})
     arrays = dict(program.arrays)
     for name in program.outputs:
         arrays[name] = poisoned(arrays[name].shape, str(arrays[name].dtype))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Range, Var
+from tvm.ir import Expr, Range, TensorLoad, Var
 from tvm.s_tir.stmt import SBlock
 
 from ._access import reads_memory, variables_of
@@ -28,6 +28,7 @@ def complete_regions(func: tirx.PrimFunc, temporaries: list[Var]) -> tirx.PrimFu
 class _Relaxer:
     def __init__(self, func: tirx.PrimFunc) -> None:
         self._visible: set[Var] = {p for p in func.params if tirx.is_buffer_var(p)}
+        self._params = set(func.params)
         self._bound: set[Var] = set()
         tvm_ffi.structural_walk(
             func.body, [(tirx.Bind, lambda statement: self._bound.add(statement.var))]
@@ -61,7 +62,7 @@ class _Relaxer:
         ranges = []
         for part, size in zip(region.region, region.source.ty.shape):
             zero = tirx.const(0, str(size.ty.dtype))
-            keeps = self._is_visible(part) and not _is_half_bounded(part)
+            keeps = self._is_visible(part) and not self._is_half_bounded(part)
             ranges.append(part if keeps else Range.from_min_extent(zero, size))
         return tirx.BufferRegion(region.source, ranges)
 
@@ -71,6 +72,16 @@ class _Relaxer:
             v in self._visible for v in used if tirx.is_buffer_var(v)
         )
 
+    def _is_half_bounded(self, part: Range) -> bool:
+        """Whether the start has bounds, as one that is loaded from place to place has not."""
+        return reads_memory(part.extent) and not any(
+            variables_of(index) - self._params
+            for load in _loads(part.min)
+            for index in load.indices
+        )
 
-def _is_half_bounded(part: Range) -> bool:
-    return reads_memory(part.extent) and not reads_memory(part.min)
+
+def _loads(expr: Expr) -> list[TensorLoad]:
+    loads: list[TensorLoad] = []
+    tvm_ffi.structural_walk(expr, [(TensorLoad, loads.append)])
+    return loads
