@@ -128,23 +128,24 @@ def _scaled(dtype: str, index_dtype: str, out: str, size) -> SparseFunc:
 
 
 def build(
-    target: Any = "llvm",
-    features: int | None = None,
     dtype: str = "float32",
     index_dtype: str = "int32",
     out_dtype: str | None = None,
     scaled: bool = False,
+    *,
+    features: int | None = None,
+    target: Any = "llvm",
 ) -> Executable:
     """Compile the operator with its default schedule.
 
     Parameters
     ----------
-    target : str, dict or tvm.target.Target
-        The CPU; the host's by default.
-    features : int, optional
-        Feature width to compile for; symbolic by default.
     dtype, index_dtype, out_dtype, scaled
         As in :func:`program`.
+    features : int, optional
+        Feature width to compile for; symbolic by default.
+    target : str, dict or tvm.target.Target
+        The CPU; the host's by default.
 
     Returns
     -------
@@ -163,11 +164,21 @@ def build(
     )
 
 
-def space(schedule: Schedule, target: Any = None) -> list[Schedule]:
-    """Return the variants of a stage-III schedule that tuning chooses from."""
+def space(schedule: Schedule, target: Any = None, name: str = "sddmm") -> list[Schedule]:
+    """Return the variants of a stage-III schedule that tuning chooses from.
+
+    Parameters
+    ----------
+    schedule : tvm.s_tir.Schedule
+        Holds the lowered program.
+    target : str, dict or tvm.target.Target, optional
+        The CPU.
+    name : str
+        Name of the program, and of its main iteration.
+    """
     from .cpu import sddmm as cpu  # noqa: PLC0415
 
-    return cpu.space(schedule, target=target)
+    return cpu.space(schedule, target=target, name=name)
 
 
 def reference(

@@ -151,24 +151,25 @@ def _extremum(
 
 
 def build(
-    target: Any = "llvm",
     operation: str = "sum",
-    features: int | None = None,
     dtype: str = "float32",
     index_dtype: str = "int32",
     out_dtype: str | None = None,
     empty: str = "zero",
+    *,
+    features: int | None = None,
+    target: Any = "llvm",
 ) -> Executable:
     """Compile the operator with its default schedule.
 
     Parameters
     ----------
-    target : str, dict or tvm.target.Target
-        The CPU; the host's by default.
-    features : int, optional
-        Feature width to compile for; symbolic by default.
     operation, dtype, index_dtype, out_dtype, empty
         As in :func:`program`.
+    features : int, optional
+        Feature width to compile for; symbolic by default.
+    target : str, dict or tvm.target.Target
+        The CPU; the host's by default.
 
     Returns
     -------
@@ -187,11 +188,20 @@ def build(
     )
 
 
-def space(schedule: Schedule, target: Any = None) -> list[Schedule]:
-    """Return the variants of a stage-III schedule that tuning chooses from."""
+def space(schedule: Schedule, target: Any = None, name: str = "segment_sum") -> list[Schedule]:
+    """Return the variants of a stage-III schedule that tuning chooses from.
+
+    Parameters
+    ----------
+    schedule : tvm.s_tir.Schedule
+        Holds the lowered program.
+    target : str, dict or tvm.target.Target, optional
+        The CPU.
+    name : str
+        Name of the program, and of its main iteration.
+    """
     from .cpu import segment_reduce as cpu  # noqa: PLC0415
 
-    (name,) = [v.name_hint for v in schedule.mod.functions]
     return cpu.space(schedule, target=target, name=name)
 
 

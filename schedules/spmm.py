@@ -45,7 +45,7 @@ def program(
     Examples
     --------
     >>> import tvm_sparse
-    >>> tvm_sparse.schedules.spmm.program().arg_names
+    >>> list(tvm_sparse.schedules.spmm.program().arg_names)
     ['a', 'b', 'c', 'indptr', 'indices', 'm', 'n', 'f', 'nnz']
     """
     out = result_dtype(dtype, out_dtype, "spmm")
@@ -81,22 +81,23 @@ def program(
 
 
 def build(
-    target: Any = "llvm",
-    features: int | None = None,
     dtype: str = "float32",
     index_dtype: str = "int32",
     out_dtype: str | None = None,
+    *,
+    features: int | None = None,
+    target: Any = "llvm",
 ) -> Executable:
     """Compile the operator with its default schedule.
 
     Parameters
     ----------
-    target : str, dict or tvm.target.Target
-        The CPU; the host's by default.
-    features : int, optional
-        Feature width to compile for; symbolic by default.
     dtype, index_dtype, out_dtype
         As in :func:`program`.
+    features : int, optional
+        Feature width to compile for; symbolic by default.
+    target : str, dict or tvm.target.Target
+        The CPU; the host's by default.
 
     Returns
     -------
@@ -113,11 +114,21 @@ def build(
     return build_default(specialized(program(dtype, index_dtype, out_dtype), features), cpu, target)
 
 
-def space(schedule: Schedule, target: Any = None) -> list[Schedule]:
-    """Return the variants of a stage-III schedule that tuning chooses from."""
+def space(schedule: Schedule, target: Any = None, name: str = "spmm") -> list[Schedule]:
+    """Return the variants of a stage-III schedule that tuning chooses from.
+
+    Parameters
+    ----------
+    schedule : tvm.s_tir.Schedule
+        Holds the lowered program.
+    target : str, dict or tvm.target.Target, optional
+        The CPU.
+    name : str
+        Name of the program, and of its main iteration.
+    """
     from .cpu import spmm as cpu  # noqa: PLC0415
 
-    return cpu.space(schedule, target=target)
+    return cpu.space(schedule, target=target, name=name)
 
 
 def reference(a: sp.spmatrix, b: np.ndarray) -> np.ndarray:

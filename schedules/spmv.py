@@ -79,19 +79,20 @@ def program(
 
 
 def build(
-    target: Any = "llvm",
     dtype: str = "float32",
     index_dtype: str = "int32",
     out_dtype: str | None = None,
+    *,
+    target: Any = "llvm",
 ) -> Executable:
     """Compile the operator with its default schedule.
 
     Parameters
     ----------
-    target : str, dict or tvm.target.Target
-        The CPU; the host's by default.
     dtype, index_dtype, out_dtype
         As in :func:`program`.
+    target : str, dict or tvm.target.Target
+        The CPU; the host's by default.
 
     Returns
     -------
@@ -108,11 +109,21 @@ def build(
     return build_default(program(dtype, index_dtype, out_dtype), cpu, target)
 
 
-def space(schedule: Schedule, target: Any = None) -> list[Schedule]:
-    """Return the variants of a stage-III schedule that tuning chooses from."""
+def space(schedule: Schedule, target: Any = None, name: str = "spmv") -> list[Schedule]:
+    """Return the variants of a stage-III schedule that tuning chooses from.
+
+    Parameters
+    ----------
+    schedule : tvm.s_tir.Schedule
+        Holds the lowered program.
+    target : str, dict or tvm.target.Target, optional
+        The CPU.
+    name : str
+        Name of the program, and of its main iteration.
+    """
     from .cpu import spmv as cpu  # noqa: PLC0415
 
-    return cpu.space(schedule, target=target)
+    return cpu.space(schedule, target=target, name=name)
 
 
 def reference(a: sp.spmatrix, x: np.ndarray) -> np.ndarray:

@@ -104,3 +104,18 @@ def test_specialize_refuses_what_is_no_scalar_parameter(key):
         ValueError, match=r"expected one of the scalar parameters .*'m'.*found " + key
     ):
         parse().specialize({key: 1})
+
+
+def test_specialize_binds_a_float_parameter():
+    program = from_source("""
+@S.prim_func
+def scaled(a: S.handle, b: S.handle, n: S.int32, factor: S.float32):
+    I = S.dense_fixed(n)
+    A = S.match_sparse_buffer(a, (I,), "float32")
+    B = S.match_sparse_buffer(b, (I,), "float32")
+    with S.sp_iter([I], "S", "scaled") as [i]:
+        B[i] = A[i] * factor
+""")
+    assert "T.float32(0.25)" in program.specialize({"factor": 0.25}).script()
+    with pytest.raises(ValueError, match=r"expected an integer for a parameter of int32, found 2\.5"):
+        program.specialize({"n": 2.5})

@@ -10,11 +10,11 @@ import scipy.sparse as sp
 import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
-from tvm_sparse.schedules import cpu
 
 import tvm_sparse
 from tvm_sparse import schedules
 from tvm_sparse.runtime import lower, set_num_threads
+from tvm_sparse.schedules import cpu
 from tvm_sparse.transform import BalanceRows, PeelVectorTail
 
 WIDTHS = [0, 1, 2, 3, 5, 7, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 256, 257, 1000]
@@ -241,7 +241,7 @@ def test_every_variant_of_a_space_is_right(operator):
 def test_narrower_vectors(mcpu):
     matrix = MATRICES["random"]
     m, n = matrix.shape
-    kernel = schedules.spmm.build({"kind": "llvm", "mcpu": mcpu})
+    kernel = schedules.spmm.build(target={"kind": "llvm", "mcpu": mcpu})
     for f in (1, 9, 32, 77):
         b = rng.standard_normal((n, f)).astype("f4")
         c = np.full((m, f), np.nan, "f4")

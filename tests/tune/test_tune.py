@@ -7,6 +7,7 @@ from tvm import s_tir
 
 from tvm_sparse import schedules
 from tvm_sparse.runtime import lower
+from tvm_sparse.script import from_source
 from tvm_sparse.tune import MeasureOptions, RewriteReductionInit, TuningError, fingerprint, tune
 
 MATRIX = sp.random(200, 150, 0.03, "csr", dtype=np.float32, random_state=0)
@@ -104,8 +105,60 @@ def test_when_all_candidates_fail_the_first_error_and_the_log_are_named(tmp_path
 
 def test_a_program_without_a_space_is_refused():
     program = schedules.spmm.program().with_attr("global_symbol", "unknown")
-    with pytest.raises(ValueError, match="no default space for a program named 'unknown'"):
+    with pytest.raises(ValueError, match="'unknown' is none of the operators"):
         tune(program, INPUTS, max_trials=1)
+
+
+OWN = """
+@S.prim_func
+def {name}(a: S.handle, y: S.handle, indptr: S.handle, indices: S.handle,
+         m: S.int32, n: S.int32, nnz: S.int32, factor: S.float32):
+    I = S.dense_fixed(m)
+    J = S.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
+    A = S.match_sparse_buffer(a, (I, J), "float32")
+    Y = S.match_sparse_buffer(y, (I,), "float32")
+    with S.sp_iter([I, J], "SR", "sums") as [i, j]:
+        with S.init():
+            Y[i] = 0.0
+        Y[i] = Y[i] + A[i, j] * factor
+"""
+
+
+def test_a_program_of_ones_own_with_a_float_parameter_is_tuned(tmp_path):
+    def rows(sch: s_tir.Schedule) -> None:
+        sch.parallel(sch.get_loops(sch.get_sblock("sums_0"))[0])
+
+    result = tune(
+        from_source(OWN.format(name="weights")),
+        {"a": MATRIX, "factor": 0.25},
+        max_trials=1,
+        work_dir=tmp_path,
+        space=rows,
+        options=QUICK,
+    )
+    assert result.failures == 0, result.errors
+    found = result.executable(a=MATRIX, factor=0.25)
+    assert np.allclose(found, 0.25 * np.asarray(MATRIX.sum(axis=1)).ravel(), atol=1e-5)
+
+
+def test_an_operators_name_alone_does_not_make_a_program_that_operator():
+    assert schedules.find(from_source(OWN.format(name="spmv"))) is None
+    assert schedules.find(schedules.spmv.program()) is schedules.spmv
+
+
+@pytest.mark.parametrize("operation", ["sum", "max"])
+def test_segment_reductions_are_tuned(operation, tmp_path):
+    x = np.random.default_rng(0).random((MATRIX.nnz, 8), dtype=np.float32)
+    result = tune(
+        schedules.segment_reduce.program(operation),
+        {"x": x, "indptr": MATRIX.indptr},
+        max_trials=2,
+        work_dir=tmp_path,
+        options=QUICK,
+    )
+    assert result.failures == 0, result.errors
+    expected = schedules.segment_reduce.reference(operation, x, MATRIX.indptr)
+    assert np.allclose(result.executable(x=x, indptr=MATRIX.indptr), expected, atol=1e-4)
 
 
 def test_patterns_of_the_same_shape_have_different_fingerprints():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping
+from typing import Any
 
 import tvm
 import tvm_ffi
@@ -90,8 +92,7 @@ class SparseFunc(BaseFunc):
                     f"{self.name}.specialize: expected one of the scalar parameters {scalars}, "
                     f"found {key!s}"
                 )
-            dtype = str(var.ty.dtype)
-            values[var] = tirx.const(value, dtype) if isinstance(value, int) else value
+            values[var] = _bound_value(value, str(var.ty.dtype), f"{self.name}.specialize: {key!s}")
         return self._substitute(values)
 
     def with_body(
@@ -141,6 +142,19 @@ class SparseFunc(BaseFunc):
 
     def __str__(self) -> str:
         return self.script()
+
+
+def _bound_value(value: Any, dtype: str, label: str) -> Expr:
+    """Turn a Python number into a constant of a parameter's dtype."""
+    if isinstance(value, Expr):
+        return value
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        raise ValueError(f"{label}: expected a number or an expression, found {value!r}")
+    if "int" in dtype and value != int(value):
+        raise ValueError(
+            f"{label}: expected an integer for a parameter of {dtype}, found {value!r}"
+        )
+    return tirx.const(int(value) if "int" in dtype else float(value), dtype)
 
 
 def substitute(node: tvm_ffi.Object, values: dict[Var, Expr]) -> tvm_ffi.Object:

@@ -102,7 +102,9 @@ def tune(
         Folder for database and log; a new temporary one by default.
     space : callable, optional
         ``space(schedule)`` applies primitives, sampling ones among them, to the stage-III schedule,
-        or returns a list of schedules. By default that of the operator of the same name.
+        or returns a list of schedules. Its function is called ``"main"``, whatever the program's
+        name: ``schedule.get_sblock("attention_0")`` finds a block. By default, for the operators of
+        ``tvm_sparse.schedules``, theirs.
     default : Executable, optional
         The kernel to beat; by default the operator's, or the unscheduled program.
     options : MeasureOptions
@@ -124,6 +126,12 @@ def tune(
     ValueError
         If there is no space for the program, or an argument does not fit it.
     """
+    if not isinstance(program, SparseFunc):
+        raise TypeError(f"program: expected a SparseFunc, found {type(program).__name__}")
+    if not isinstance(inputs, Mapping):
+        raise TypeError(
+            f"inputs: expected arguments by parameter name, found {type(inputs).__name__}"
+        )
     if max_trials < 1:
         raise ValueError(f"max_trials: expected at least 1, found {max_trials}")
     chosen_space, default = _resolve(program, space, default, target)
@@ -193,13 +201,14 @@ def tune(
 def _resolve(program, space, default, target) -> tuple[Space, Executable]:
     from .. import schedules  # noqa: PLC0415 (the operator library sits beside)
 
-    operator = schedules.find(program.name)
+    operator = schedules.find(program)
     if space is None:
         if operator is None:
             raise ValueError(
-                f"space: no default space for a program named {program.name!r}; give one"
+                f"space: {program.name!r} is none of the operators of tvm_sparse.schedules, so it has "
+                "no default space; give a function that schedules it, as in the README"
             )
-        space = operator.space
+        space = functools.partial(operator.space, name=program.name)
     if default is None:
         default = schedules.compile_default(program, target)
     return space, default
@@ -282,9 +291,9 @@ def _apply_trace(trace, program: SparseFunc) -> tvm.s_tir.Schedule:
     return schedule
 
 
-def _scalars(metadata: dict, arguments: list) -> dict[str, int]:
+def _scalars(metadata: dict, arguments: list) -> dict[str, int | float]:
     return {
-        arg["name"]: int(value)
+        arg["name"]: int(value) if "int" in arg["dtype"] else float(value)
         for arg, value in zip(metadata["args"], arguments)
         if arg["kind"] == "scalar"
     }
