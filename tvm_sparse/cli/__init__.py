@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 
 from . import info, show, tune
 
@@ -29,12 +30,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="tvm-sparse", description="Tune, show and inspect sparse kernels."
     )
+    version = metadata.version("tvm_sparse")
+    parser.add_argument("--version", action="version", version=f"tvm_sparse {version}")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, module in _COMMANDS.items():
-        module.add_parser(commands.add_parser(name, help=module.__doc__.splitlines()[0]))
+        module.add_parser(commands.add_parser(name, help=(module.__doc__ or "").splitlines()[0]))
     arguments = parser.parse_args(argv)
     try:
         return _COMMANDS[arguments.command].run(arguments)
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        sys.stdout = None
+        return 0
     except (ValueError, TypeError, OSError, RuntimeError) as error:
         print(f"tvm-sparse {arguments.command}: {error}", file=sys.stderr)
         return 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -135,7 +136,9 @@ def _torch(threads: int):
 
 def _torch_csr(torch, matrix: sp.csr_matrix):
     arrays = (matrix.indptr, matrix.indices, matrix.data)
-    return torch.sparse_csr_tensor(*map(torch.from_numpy, arrays), size=matrix.shape)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that CSR is in beta, and unchecked
+        return torch.sparse_csr_tensor(*map(torch.from_numpy, arrays), size=matrix.shape)
 
 
 def _array_bytes(*arrays: np.ndarray) -> int:

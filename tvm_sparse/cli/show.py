@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import inspect
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ __all__ = ["add_parser", "run"]
 
 def add_parser(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("program", metavar="PROGRAM.py:name", help="file, and name of the program")
+    parser.add_argument(
+        "program", metavar="PROGRAM.py:name", help="file, which is run, and name of the program"
+    )
     parser.add_argument(
         "--stage",
         default="1",
@@ -39,7 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def load_program(reference: str) -> SparseFunc | tirx.PrimFunc | IRModule:
-    """Import ``PROGRAM.py:name`` and return what the name is bound to.
+    """Run the file of ``PROGRAM.py:name`` and return what the name is bound to.
+
+    A function without parameters is called, and its result taken.
 
     Raises
     ------
@@ -54,9 +59,12 @@ def load_program(reference: str) -> SparseFunc | tirx.PrimFunc | IRModule:
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(f"program: running {path!r} failed: {error}") from error
     program: Any = getattr(module, name, None)
-    if callable(program) and not isinstance(program, SparseFunc | tirx.PrimFunc):
+    if inspect.isfunction(program):
         program = program()
     if not isinstance(program, SparseFunc | tirx.PrimFunc | IRModule):
         known = [k for k, v in vars(module).items() if isinstance(v, SparseFunc | IRModule)]

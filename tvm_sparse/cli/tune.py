@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ..runtime import get_num_threads, minimal, set_num_threads
+from ..runtime import get_num_threads, minimal, resolve_target, set_num_threads
 from ..tune import MeasureOptions, tune
 from .matrices import power_law, read_matrix
 from .operators import OPERATORS, Contender, Workload, measure
@@ -35,18 +35,24 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--features", type=int, default=64, help="feature width (default 64)")
     parser.add_argument("--trials", type=int, default=32, help="candidates measured (default 32)")
     parser.add_argument("--threads", type=int, help="threads of every contender (default: all)")
-    parser.add_argument("--target", default="llvm", help="target (default: this CPU)")
-    parser.add_argument("--work-dir", help="folder of database and log; a later run goes on there")
+    parser.add_argument(
+        "--target",
+        default="llvm",
+        help='target (default: this CPU), e.g. \'{"kind": "llvm", "mcpu": "x86-64-v3"}\'',
+    )
+    parser.add_argument(
+        "--work-dir",
+        help="folder of database and log (default: a new temporary one); a later run goes on there",
+    )
     parser.add_argument("--export", metavar="FILE.so", help="write the kernel as a shared library")
     parser.add_argument("--json", metavar="FILE", help="write the table as JSON")
     parser.add_argument("--plot", metavar="FILE.png", help="draw the table as a bar chart")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the search and of made-up values")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Tune and report."""
-    if arguments.features < 1:
-        raise ValueError(f"--features: expected at least 1, found {arguments.features}")
+    _check(arguments)
     if arguments.threads is not None:
         set_num_threads(arguments.threads)
     threads = get_num_threads()
@@ -116,6 +122,24 @@ def run(arguments: argparse.Namespace) -> int:
             f"{error:.1e} of the largest result"
         )
     return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse what would only fail after the tuning."""
+    for name in ("features", "trials", "threads"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name}: expected at least 1, found {value}")
+    resolve_target(arguments.target)
+    for name, suffixes in (("export", (".so",)), ("plot", (".png", ".svg", ".pdf")), ("json", ())):
+        value = getattr(arguments, name)
+        if value is None:
+            continue
+        path = Path(value)
+        if not path.parent.is_dir():
+            raise ValueError(f"--{name}: no folder {str(path.parent)!r}")
+        if suffixes and path.suffix not in suffixes:
+            raise ValueError(f"--{name}: expected a name ending in {suffixes}, found {value!r}")
 
 
 def _progress_bar(console: Console) -> Progress:

@@ -70,8 +70,8 @@ def verify(func: SparseFunc) -> None:
     ]
     if not problems:
         return
-    lines = [f"{describe_span(p.span)}{p.message}" for p in problems]
-    error = SparseProgramError(f"function {func.name}: " + "\n  ".join(lines))
+    lines = [f"{describe_span(p.span)}function {func.name}: {p.message}" for p in problems]
+    error = SparseProgramError("\n".join(lines))
     error.span = next((p.span for p in problems if p.span is not None), None)
     raise error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from typing import Any
 
 import tvm
@@ -99,14 +100,42 @@ def lower(program: Any) -> IRModule:
 
 
 def resolve_target(target: Any) -> Target:
-    """Return the target, with ``mcpu`` set to the host's CPU for a bare ``"llvm"``."""
+    """Return a target, with ``mcpu`` set to the host's CPU for a bare ``"llvm"``.
+
+    Parameters
+    ----------
+    target : str, dict or tvm.target.Target
+        A kind (``"llvm"``), the JSON text of a dict, a dict, or a target.
+
+    Raises
+    ------
+    ValueError
+        If the kind or the CPU is unknown.
+    """
     if isinstance(target, Target):
         return target
+    if isinstance(target, str) and target.lstrip().startswith("{"):
+        target = json.loads(target)
     attrs = {"kind": target} if isinstance(target, str) else dict(target)
     if attrs.get("kind") == "llvm" and "mcpu" not in attrs and "mtriple" not in attrs:
         attrs["mcpu"] = codegen.llvm_get_system_cpu()
         attrs.setdefault("mattr", _masked_features(attrs["mcpu"]))
-    return Target(attrs)
+    try:
+        resolved = Target(attrs)
+    except ValueError as error:
+        raise ValueError(
+            f'target: expected a kind such as "llvm", or a dict such as {{"kind": "llvm", "mcpu": '
+            f'"x86-64-v3"}}, found {target!r}: {str(error).splitlines()[0]}'
+        ) from error
+    cpu = attrs.get("mcpu")
+    if cpu and attrs.get("kind") == "llvm" and not _is_known_cpu(str(cpu), attrs.get("mtriple")):
+        raise ValueError(f"target: LLVM knows no CPU {cpu!r}")
+    return resolved
+
+
+def _is_known_cpu(cpu: str, triple: str | None) -> bool:
+    probe = {"kind": "llvm", **({"mtriple": triple} if triple else {})}
+    return cpu in {str(name) for name in codegen.llvm_get_cpu_archlist(Target(probe))}
 
 
 @functools.cache

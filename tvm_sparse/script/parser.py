@@ -52,14 +52,16 @@ class SparseParser(Parser):
         if isinstance(err, DiagnosticError):
             raise err
         source = self.diag.source
-        line = getattr(node, "lineno", 1)
-        text = source.source.splitlines()[line - 1].strip() if source.source else ""
+        line = getattr(node, "lineno", 1) + source.start_line - 1
         cause = err if isinstance(err, Exception) else None
-        error = SparseProgramError(
-            f"{source.source_name}:{line + source.start_line - 1}: {err}\n    {text}"
-        )
+        error = SparseProgramError(f"{source.source_name}:{line}: {err}\n    {self.quote(node)}")
         error.located = True
         raise error from cause
+
+    def quote(self, node: doc.AST) -> str:
+        """Return the source line that a node begins in."""
+        lines = self.diag.source.source.splitlines()
+        return lines[getattr(node, "lineno", 1) - 1].strip() if lines else ""
 
 
 def prim_func(
@@ -253,7 +255,12 @@ def _visit_function_def(self: Parser, node: doc.FunctionDef) -> None:
         try:
             verify(func)
         except SparseProgramError as err:
-            self.report_error(_node_at(node, getattr(err, "span", None), self), err)
+            span = getattr(err, "span", None)
+            if span is None or not isinstance(self, SparseParser):
+                self.report_error(_node_at(node, span, self), err)
+            located = SparseProgramError(f"{err}\n    {self.quote(_node_at(node, span, self))}")
+            located.located = True
+            raise located from None
     if not self._get_current_class_context():
         _declare_function(self, node)
     I.def_function(node.name, _placeholder())
