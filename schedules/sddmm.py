@@ -1,10 +1,12 @@
 """SDDMM: dot products of the rows of two dense matrices at the entries of a sparse pattern.
 
 ``c[p] = sum_k x[i, k] * y[j, k]`` for the ``p``-th stored entry ``(i, j)``; with ``scaled=True`` it is
-multiplied by the stored value ``a[p]``. Entries are numbered as in CSR, row by row: a SciPy matrix of another
-format is converted first. Give the pattern as the arrays ``indptr`` and ``indices``, or as a matrix ``c=``, whose
-structure a new matrix of results then has. A stored zero thus gives 0 in the scaled form and the dot product
-in the pattern form.
+multiplied by the stored value ``a[p]``. A stored zero thus gives 0 in the scaled form and the dot
+product in the pattern form.
+
+Entries are numbered as in CSR, row by row: a SciPy matrix of another format is converted first. Give
+the pattern as the arrays ``indptr`` and ``indices``, or as a matrix ``c=``, whose structure a new
+matrix of results then has.
 """
 
 from __future__ import annotations

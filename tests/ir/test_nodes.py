@@ -117,5 +117,7 @@ def scaled(a: S.handle, b: S.handle, n: S.int32, factor: S.float32):
         B[i] = A[i] * factor
 """)
     assert "T.float32(0.25)" in program.specialize({"factor": 0.25}).script()
-    with pytest.raises(ValueError, match=r"expected an integer for a parameter of int32, found 2\.5"):
+    with pytest.raises(
+        ValueError, match=r"expected an integer for a parameter of int32, found 2\.5"
+    ):
         program.specialize({"n": 2.5})
