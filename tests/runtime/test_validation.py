@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import tvm
 
+from tvm_sparse.runtime import executable as binding
+from tvm_sparse.runtime.checked_structures import CAPACITY, CheckedStructures
 from tvm_sparse.runtime.structure import check_order, check_padded_rows
 
 INDICES, DATA = np.array([0, 1, 2], "i4"), np.ones(3, "f4")
@@ -31,7 +34,7 @@ def test_o11_ends_and_length_of_indptr_are_always_checked(spmm, indptr, message)
         call(spmm, np.array(indptr, "i4"))
 
 
-def test_o11_decreasing_pointers_are_found_by_full_validation(spmm):
+def test_o11_decreasing_pointers_are_found(spmm):
     with pytest.raises(ValueError, match="never decrease, found 2 then 1 at row 1"):
         call(spmm, np.array([0, 2, 1, 3], "i4"), validate="full")
 
@@ -61,6 +64,103 @@ def test_o12_coordinates_out_of_range_are_refused_not_wrapped(spmm, bad):
     matrix.indices[1] = bad
     with pytest.raises(ValueError, match=rf"indices of the matrix.*found {bad}"):
         spmm(matrix, DENSE)
+
+
+def raw_arrays(kind, indptr, indices):
+    """Values, dense, output full of NaN, pointers and indices as arrays of a framework."""
+    out = np.full((3, 2), np.nan, "f4")
+    host = [DATA, DENSE, out, np.array(indptr, "i4"), np.array(indices, "i4")]
+    if kind == "torch":
+        return [pytest.importorskip("torch").from_numpy(array.copy()) for array in host]
+    return [tvm.runtime.tensor(array) for array in host] if kind == "tvm" else host
+
+
+FRAMEWORKS = pytest.mark.parametrize("kind", ["numpy", "torch", "tvm"])
+BROKEN = pytest.mark.parametrize(
+    ("indptr", "indices", "message"),
+    [
+        ([0, 1, 2, 3], [0, -1, 2], r"'indices'.*in \[0, 3\), found -1 at position 1"),
+        ([0, 1, 2, 3], [0, 1, 99999999], r"'indices'.*in \[0, 3\), found 99999999 at position 2"),
+        ([0, 2, 1, 3], [0, 1, 2], "'indptr'.*never decrease, found 2 then 1 at row 1"),
+        ([0, 99, -99, 3], [0, 1, 2], "'indptr'.*never decrease, found 99 then -99 at row 1"),
+        ([0, 3, 3, 3], [0, 2, 1], "'indices'.*increase within a row, found 2 then 1"),
+    ],
+)
+
+
+@FRAMEWORKS
+@BROKEN
+def test_broken_raw_structure_is_refused_before_anything_is_written(
+    spmm, kind, indptr, indices, message
+):
+    data, dense, out, pointers, columns = raw_arrays(kind, indptr, indices)
+    for args, kwargs in (
+        ((data, dense, out, pointers, columns, 3, 3, 2, 3), {}),
+        ((data, dense, out, pointers, columns), {}),
+        ((data, dense, pointers, columns), {}),
+        ((data, dense), {"c": out, "indptr": pointers, "indices": columns}),
+    ):
+        for _ in range(2):
+            with pytest.raises(ValueError, match=f"spmm: argument {message}"):
+                spmm(*args, **kwargs)
+    assert np.isnan(out.numpy() if kind != "numpy" else out).all()
+
+
+@FRAMEWORKS
+def test_structure_is_checked_once_for_the_same_array_objects(spmm, kind, monkeypatch):
+    checked = []
+    monkeypatch.setattr(binding, "check_coordinates", lambda *args: checked.append(args))
+    data, dense, out, indptr, indices = raw_arrays(kind, [0, 1, 2, 3], [0, 1, 2])
+    for _ in range(3):
+        spmm(data, dense, out, indptr, indices, 3, 3, 2, 3)
+        spmm(data, dense, indptr, indices)
+        spmm(data, dense, indptr=indptr, indices=indices)
+    assert len(checked) == 1
+    _, _, _, *others = raw_arrays(kind, [0, 1, 2, 3], [0, 1, 2])
+    spmm(data, dense, *others)
+    spmm(data, dense, indptr, others[1])
+    assert len(checked) == 3
+    spmm(data, dense, out, indptr, indices, validate="full")
+    assert len(checked) == 4
+
+
+@FRAMEWORKS
+def test_structure_is_checked_again_for_a_shorter_axis(spmm, kind):
+    data, dense, out, indptr, indices = raw_arrays(kind, [0, 1, 2, 3], [0, 1, 2])
+    spmm(data, dense, out, indptr, indices)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"'indices'.*in \[0, 2\), found 2 at position 2"):
+            spmm(data, DENSE[:2], out, indptr, indices)
+
+
+@FRAMEWORKS
+def test_arrays_that_take_the_place_of_freed_ones_are_checked(spmm, kind):
+    data, dense, out = raw_arrays(kind, [0], [])[:3]
+    for _ in range(200):
+        spmm(data, dense, out, *raw_arrays(kind, [0, 1, 2, 3], [0, 1, 2])[3:])
+        with pytest.raises(ValueError, match="found 3 at position 2"):
+            spmm(data, dense, out, *raw_arrays(kind, [0, 1, 2, 3], [0, 1, 3])[3:])
+
+
+def test_remembered_structures_are_bounded_and_dropped_with_their_arrays():
+    checked = CheckedStructures()
+    alive = [(np.zeros(2), np.zeros(3)) for _ in range(2 * CAPACITY)]
+    for pair in alive:
+        checked.remember(*pair, 5)
+    assert not checked.holds(*alive[0], 5)
+    assert checked.holds(*alive[-1], 5)
+    assert len(checked._entries) == CAPACITY
+    alive.clear()
+    del pair
+    tensor = tvm.runtime.tensor(np.zeros(2))
+    checked.remember(tensor, None, 5)
+    assert len(checked._entries) == 1
+    del tensor
+    last = np.zeros(2)
+    checked.remember(last, None, 5)
+    assert len(checked._entries) == 1
+    last.shape = (1, 2)
+    assert not checked.holds(last, None, 5)
 
 
 def test_full_validation_checks_declared_order(spmm):

@@ -28,6 +28,7 @@ from .arrays import (
     numpy_dtype,
     overlaps_itself,
 )
+from .checked_structures import CheckedStructures
 from .dimensions import Dimension, dimension, solve_sizes
 from .export import copy_library, export_library
 from .minimal import (
@@ -66,9 +67,10 @@ class Executable:
         ``{"version": 1, "functions": {name: {"args": [...], "axes": [...]}}, "target": {...},
         "cpu_features": [...]}``.
     validate : {"cheap", "full"}
-        How far the structure of sparse arguments is checked unless a call says otherwise.
-        ``"cheap"`` reads the two ends of each ``indptr``; ``"full"`` reads every index. Both check
-        rank, shape, dtype, device and overlap of every argument.
+        How often the structure of sparse arguments is checked unless a call says otherwise.
+        ``"cheap"`` reads every index of an index array when the array is first seen, and later
+        only the two ends of each ``indptr``; ``"full"`` reads every index at each call. Both
+        check rank, shape, dtype, device and overlap of every argument.
     path : path-like, optional
         The library that `module` was loaded from.
     """
@@ -168,12 +170,16 @@ class KernelFunction:
     **Arrays** are NumPy, PyTorch, TVM or other DLPack arrays in host memory. Dtypes must match.
     Inputs may be read-only; views that are strided, unaligned or byte-swapped are copied, and
     strided outputs are written through a copy, so gaps keep their content. A flat array may
-    stand for a buffer of several dimensions. An output may not overlap another argument.
+    stand for a buffer of several dimensions if other arguments determine all its sizes. An output
+    may not overlap another argument.
 
     **Checks.** Always: rank, shape relations, dtype, device, overlap, and the two ends of each
-    ``indptr`` (first 0, last the number of stored entries; spare capacity is refused). With
-    ``validate="full"``: every pointer and coordinate, in range and ordered as the axes declare.
-    Sparse matrices are always checked in full, sorted in a copy where an axis asks for it.
+    ``indptr`` (first 0, last the number of stored entries; spare capacity is refused). When index
+    arrays are first seen: every pointer and coordinate, in range and ordered as the axes declare.
+    The array objects that passed are remembered (the last 64 of each axis), and later calls with
+    them skip this check. *A change in place of a remembered array is not noticed:* pass
+    ``validate="full"``, which checks at each call, or a new array. Sparse matrices are checked at
+    each call, and sorted in a copy where an axis asks for it.
 
     Returns
     -------
@@ -251,11 +257,20 @@ class _Signature:
             for p in self.buffers
             if p.get("buffer") and p["buffer"] not in self.by_name
         }
-        self.pointers = [
-            (axis["indptr"], dimension(axis["nnz"]))
+        # Axes whose index arrays the caller gives; those that the kernel writes hold nothing yet.
+        self.given_axes = [
+            axis
             for axis in self.axes.values()
-            if axis.get("indptr") in self.by_name and axis.get("nnz") is not None
+            if self._index_arrays(axis)
+            and all(self.by_name[name].get("role") == "input" for name in self._index_arrays(axis))
         ]
+        self.pointers = [
+            (axis["indptr"], stored)
+            for axis in self.given_axes
+            if axis.get("indptr") in self.by_name
+            and (stored := self.extent(axis, "nnz")) is not None
+        ]
+        self.checked = {name: CheckedStructures() for name in self.axes}
         self.output_positions = [self.position[name] for name in self.outputs]
 
     def results(self, args: Sequence[Any]) -> Any:
@@ -264,6 +279,14 @@ class _Signature:
         if len(positions) == 1:
             return args[positions[0]]
         return tuple(args[position] for position in positions) or None
+
+    def _index_arrays(self, axis: Mapping[str, Any]) -> list[str]:
+        return [name for name in index_parameters([axis]) if name in self.by_name]
+
+    def extent(self, axis: Mapping[str, Any], kind: str) -> Dimension | None:
+        """Return the ``"length"`` or ``"nnz"`` of an axis, None where no scalar gives it."""
+        extent = dimension(axis[kind]) if axis.get(kind) is not None else None
+        return extent if extent and set(extent.symbols) <= set(self.scalars) else None
 
     def label(self, name: str) -> str:
         return f"{self.function}: argument {name!r}"
@@ -322,17 +345,39 @@ class _Signature:
 
         return complete
 
+    def _reader(self) -> Callable[[Dimension, Sequence[Any]], Any]:
+        """Return what evaluates a dimension for a full argument list."""
+        position = self.position
+        scalars = [(name, position[name]) for name in self.scalars]
+
+        def evaluate(extent: Dimension, args: Sequence[Any]) -> Any:
+            if extent.is_name:
+                return args[position[extent.symbols[0]]]
+            return extent.evaluate({name: args[at] for name, at in scalars})
+
+        return evaluate
+
     def ready_check(self) -> Callable[[Sequence[Any]], bool]:
         """Return a check that a full argument list needs no binding before the compiled checks.
 
-        It looks at what the compiled code does not: the ends of ``indptr``, overlap of outputs,
-        alignment. False only means that the call takes the longer path.
+        It looks at what the compiled code does not: the structure of index arrays (the ends of
+        ``indptr``, and whether the arrays were checked before), overlap of outputs, alignment.
+        False only means that the call takes the longer path.
         """
         count = len(self.parameters)
         buffers = [self.position[p["name"]] for p in self.buffers]
         outputs = self.output_positions
         pointers = [(self.position[name], stored) for name, stored in self.pointers]
-        scalars = [(name, self.position[name]) for name in self.scalars]
+        structures = [
+            (
+                self.checked[axis["name"]].holds,
+                self.position.get(axis.get("indptr")),
+                self.position.get(axis.get("indices")),
+                self.extent(axis, "length"),
+            )
+            for axis in self.given_axes
+        ]
+        evaluate = self._reader()
         pairs = [
             (output, other)
             for output in outputs
@@ -370,11 +415,12 @@ class _Signature:
                 pointer = views[index]
                 if pointer.ndim != 1 or not pointer.size or pointer[0] != 0:
                     return False
-                if stored.is_name:
-                    expected = args[self.position[stored.symbols[0]]]
-                else:
-                    expected = stored.evaluate({name: args[at] for name, at in scalars})
-                if pointer[-1] != expected:
+                if pointer[-1] != evaluate(stored, args):
+                    return False
+            for holds, pointers_at, indices_at, length in structures:
+                indptr = None if pointers_at is None else args[pointers_at]
+                indices = None if indices_at is None else args[indices_at]
+                if not holds(indptr, indices, length and evaluate(length, args)):
                     return False
             return True
 
@@ -593,31 +639,51 @@ class _Binding:
             )
 
     def _check_structure(self, level: str) -> None:
-        signature = self.signature
-        for axis in signature.axes.values():
-            self._check_axis(axis, level)
+        for axis in self.signature.given_axes:
+            self._check_ends(axis)
+            extent = self.signature.extent(axis, "length")
+            length = extent.evaluate(self.sizes) if extent else None
+            given = [self._given_index(axis, kind) for kind in ("indptr", "indices")]
+            if level == "full":
+                self._check_axis(axis, length)
+            elif any(array is not None for array in given):  # else a matrix' own, checked there
+                checked = self.signature.checked[axis["name"]]
+                if not checked.holds(*given, length):
+                    self._check_axis(axis, length)
+                    checked.remember(*given, length)
 
-    def _check_axis(self, axis: Mapping[str, Any], level: str) -> None:
-        label = self.signature.label
-        where = f" (axis {axis['name']!r})"
+    def _given_index(self, axis: Mapping[str, Any], kind: str) -> Any:
+        """Return the object that the caller passed for an index array, None if there is none."""
+        return self.values.get(axis.get(kind))
+
+    def _check_ends(self, axis: Mapping[str, Any]) -> None:
+        pointers = self.views.get(axis.get("indptr"))
+        stored = self.signature.extent(axis, "nnz")
+        if pointers is not None and stored is not None:
+            label = self._axis_label(axis, "indptr")
+            check_ends(label, pointers, stored.evaluate(self.sizes))
+
+    def _check_axis(self, axis: Mapping[str, Any], length: int | None) -> None:
+        """Check every pointer and coordinate of an axis; its length is None if nothing gives it."""
         pointers = self.views.get(axis.get("indptr"))
         indices = self.views.get(axis.get("indices"))
-        if pointers is not None:
-            if axis.get("nnz") is not None:
-                stored = dimension(axis["nnz"]).evaluate(self.sizes)
-                check_ends(label(axis["indptr"]) + where, pointers, stored)
-            if level == "full":
-                check_monotone(label(axis["indptr"]) + where, pointers)
-        length = dimension(axis["length"])
-        if indices is None or level != "full" or not set(length.symbols) <= set(self.sizes):
-            return
         order = axis.get("sorted", True), axis.get("unique", True)
-        extent = length.evaluate(self.sizes)
-        if pointers is None:
-            check_padded_rows(label(axis["indices"]) + where, indices, extent, *order)
-        else:
-            check_coordinates(label(axis["indices"]) + where, indices, extent)
-            check_order(label(axis["indices"]) + where, pointers, indices, *order)
+        if pointers is not None:
+            check_monotone(self._axis_label(axis, "indptr"), pointers)
+        if indices is None:
+            return
+        label = self._axis_label(axis, "indices")
+        if axis["kind"] == "sparse_fixed":
+            if length is not None:
+                check_padded_rows(label, indices, length, *order)
+            return
+        if length is not None:
+            check_coordinates(label, indices, length)
+        if pointers is not None:
+            check_order(label, pointers, indices, *order)
+
+    def _axis_label(self, axis: Mapping[str, Any], kind: str) -> str:
+        return f"{self.signature.label(axis[kind])} (axis {axis['name']!r})"
 
     def _make_inputs_ready(self) -> None:
         """Copy the inputs that the compiled code can't read in place."""
