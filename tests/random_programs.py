@@ -112,6 +112,8 @@ class _Writer:
     lines: list[str] = field(default_factory=list)
     preset: set[str] = field(default_factory=set)
     tables: list[tuple[str, _Size, str]] = field(default_factory=list)
+    #: Whether the result depends on the order of spatial iterators, which schedules may change.
+    ordered: bool = False
     count: int = 0
 
     # --- choices -------------------------------------------------------------------------------
@@ -398,6 +400,7 @@ class _Writer:
             loads = [(b, t) for b, t in loads if t is not None]
             if loads and self.chance(85):
                 buffer, text = self.pick(loads)
+                self.ordered |= buffer in self.temporaries  # perhaps one that is being written
                 terms.append(text if buffer.dtype == dtype else f"T.cast({text}, {dtype!r})")
             elif scope and self.chance(50) and not powers:
                 terms.append(f"T.cast({self.pick(scope).var}, {dtype!r})")
@@ -518,6 +521,8 @@ class _Writer:
         place = f"{buffer.name}[{', '.join(indices)}]"
         if not reduces:
             store = f"{place} = {value}"
+            exact = all(i in {it.var for it in spatial} for i in indices)
+            self.ordered |= not exact or not all(it.axis.unique for it in spatial)
         else:
             identity = {"sum": 0, "prod": 1, "max": -50, "min": 50}[operation]
             if self.chance(15):
@@ -576,7 +581,7 @@ class _Writer:
         text = "\n".join(["@S.prim_func", f"def program({', '.join(params)}):", *lines])
         outputs = [b.name.lower() for b in self.outputs if b.name.lower() not in self.preset]
         schedule = self.draw(st.lists(st.integers(0, 999), min_size=3, max_size=12))
-        if self.chance(50):
+        if self.chance(50) or self.ordered:
             schedule = []
         bound = [name for name in scalars if self.chance(50)] if self.chance(25) else []
         return Program(text, self.arrays, scalars, outputs, schedule, bound)
