@@ -56,7 +56,7 @@ class Dimension:
                     f"dimension {text!r}: expected names, integers, +, -, * and //, "
                     f"found {ast.unparse(node)!r}"
                 )
-        self.text = text
+        self.text = ast.unparse(tree.body)
         self.symbols = tuple(
             dict.fromkeys(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
         )

@@ -38,7 +38,7 @@ from .minimal import (
     host_architecture,
     missing_cpu_features,
 )
-from .sparse_arguments import SparseArrays, index_parameters, unpack_sparse
+from .sparse_arguments import SparseArrays, accepts_matrices, index_parameters, unpack_sparse
 from .structure import (
     check_coordinates,
     check_ends,
@@ -261,8 +261,8 @@ class _Signature:
         self.given_axes = [
             axis
             for axis in self.axes.values()
-            if self._index_arrays(axis)
-            and all(self.by_name[name].get("role") == "input" for name in self._index_arrays(axis))
+            if (arrays := self._existing(index_parameters([axis])))
+            and all(self.by_name[name].get("role") == "input" for name in arrays)
         ]
         self.pointers = [
             (axis["indptr"], stored)
@@ -280,8 +280,8 @@ class _Signature:
             return args[positions[0]]
         return tuple(args[position] for position in positions) or None
 
-    def _index_arrays(self, axis: Mapping[str, Any]) -> list[str]:
-        return [name for name in index_parameters([axis]) if name in self.by_name]
+    def _existing(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if name in self.by_name]
 
     def extent(self, axis: Mapping[str, Any], kind: str) -> Dimension | None:
         """Return the ``"length"`` or ``"nnz"`` of an axis, None where no scalar gives it."""
@@ -294,6 +294,10 @@ class _Signature:
     def sparse_axes(self, name: str) -> list[dict]:
         """Axes metadata of a buffer parameter."""
         return [self.axes[axis] for axis in self.by_name[name].get("axes", [])]
+
+    def index_arrays(self, name: str) -> list[str]:
+        """Return the index parameters of a buffer parameter's axes."""
+        return self._existing(index_parameters(self.sparse_axes(name)))
 
     def completion(self, given: Sequence[str]) -> Callable[[Sequence[Any]], list | None] | None:
         """Return what extends ready arrays for the parameters `given` to a full argument list.
@@ -573,12 +577,62 @@ class _Binding:
 
     def _infer_sizes(self) -> None:
         self.sizes = self._known()
+        self._check_ranks()
         missing = [name for name in self.signature.scalars if name not in self.sizes]
         if missing:
             raise TypeError(
                 f"{self.signature.function}: missing argument {missing[0]!r}, which the shapes "
                 f"given do not determine; pass {missing[0]}="
             )
+
+    def _check_ranks(self) -> None:
+        """Check presence and rank, the likely reasons why a size is not known, by argument.
+
+        A flat array passes for any rank where the other arguments determine all of its sizes.
+        """
+        signature = self.signature
+        for parameter in signature.buffers:
+            name = parameter["name"]
+            view, shape = self.views.get(name), signature.shapes[name]
+            if view is None:
+                if name in signature.inputs:
+                    raise TypeError(self._missing(parameter))
+                continue
+            symbols = {symbol for extent in shape for symbol in extent.symbols}
+            if view.ndim == len(shape) or (view.ndim == 1 and symbols <= set(self.sizes)):
+                continue
+            if self._lacks_structure(name):
+                raise ValueError(
+                    f"{signature.label(name)}: expected {self._sparse_forms(name)}, found a dense "
+                    f"array of shape {view.shape}"
+                )
+            raise ValueError(
+                f"{signature.label(name)}: expected {_count(len(shape), 'dimension')}, "
+                f"{_shape_text(shape)}, found shape {view.shape}"
+            )
+
+    def _missing(self, parameter: Mapping[str, Any]) -> str:
+        signature, name = self.signature, parameter["name"]
+        shape = _shape_text(signature.shapes[name])
+        wanted = f"an array of shape {shape} and dtype {parameter['dtype']}"
+        for other in signature.buffers:
+            if name != other["name"] and name in signature.index_arrays(other["name"]):
+                wanted = f"{wanted}; or, for {other['name']!r}, {self._sparse_forms(other['name'])}"
+                break
+        role = parameter.get("role")
+        hint = ", which is read before it is written" if role == "inout" else ""
+        return f"{signature.label(name)}: missing{hint}; expected {wanted}"
+
+    def _lacks_structure(self, name: str) -> bool:
+        """Tell whether index arrays of a buffer are missing."""
+        return any(other not in self.views for other in self.signature.index_arrays(name))
+
+    def _sparse_forms(self, name: str) -> str:
+        """Say in which forms a sparse buffer is passed."""
+        arrays = ", ".join(map(repr, [name, *self.signature.index_arrays(name)]))
+        if not accepts_matrices(self.signature.sparse_axes(name)):
+            return f"the arrays {arrays}"
+        return f"a SciPy or PyTorch sparse matrix, or the arrays {arrays}"
 
     def _known(self) -> dict[str, Any]:
         """All sizes that scalars, matrices and shapes determine so far."""
@@ -588,15 +642,11 @@ class _Binding:
             for arrays in self.matrices.values()
             for text, value in arrays.sizes
         ]
-        flat = []
         for name, view in self.views.items():
             shape = signature.shapes[name]
             if view.ndim == len(shape):
                 equations += zip(shape, view.shape)
-            elif view.ndim == 1 and len(shape) > 1:
-                product = " * ".join(f"({extent.text})" for extent in shape)
-                flat.append((dimension(product), view.size))
-        return solve_sizes(equations + flat, self.sizes)
+        return solve_sizes(equations, self.sizes)
 
     def _allocate_outputs(self) -> None:
         signature = self.signature
@@ -604,21 +654,17 @@ class _Binding:
             if name in self.views:
                 continue
             parameter = signature.by_name[name]
-            if parameter["role"] == "inout":
-                raise TypeError(f"{signature.label(name)}: missing, and read before it is written")
             shape = [extent.evaluate(self.sizes) for extent in signature.shapes[name]]
             self.results[name] = allocate(self.framework, shape, parameter["dtype"])
             self.views[name] = host_view(signature.label(name), self.results[name])
 
     def _check_arrays(self) -> None:
-        """Check presence, dtype, rank and shape of every array; reshape flat ones."""
+        """Check dtype and shape of every array; reshape flat ones."""
         signature = self.signature
         for parameter in signature.buffers:
             name = parameter["name"]
             label = signature.label(name)
-            view = self.views.get(name)
-            if view is None:
-                raise TypeError(f"{label}: missing")
+            view = self.views[name]
             wanted = signature.dtypes[name]
             if view.dtype != wanted and view.dtype.newbyteorder("=") != wanted:
                 raise TypeError(
@@ -633,9 +679,8 @@ class _Binding:
                     raise ValueError(f"{label}: contiguous array required for a flat output")
                 self.views[name] = view.reshape(expected)
                 continue
-            symbols = ", ".join(extent.text for extent in dimensions)
             raise ValueError(
-                f"{label}: expected shape ({symbols}) = {expected}, found {view.shape}"
+                f"{label}: expected shape {_shape_text(dimensions)} = {expected}, found {view.shape}"
             )
 
     def _check_structure(self, level: str) -> None:
@@ -785,6 +830,15 @@ def _scalar(label: str, value: Any, dtype: str) -> Any:
     if not isinstance(value, int | float):
         raise TypeError(f"{label}: expected a number, found {type(value).__name__}")
     return float(value)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _shape_text(shape: Sequence[Dimension]) -> str:
+    """Write a shape as ``(m + 1)`` or ``(n, f)``."""
+    return f"({', '.join(extent.text for extent in shape)})"
 
 
 def _product(shape: Sequence[int]) -> int:

@@ -95,6 +95,11 @@ def unpack_sparse(
     )
 
 
+def accepts_matrices(axes: Sequence[Axis]) -> bool:
+    """Tell whether a matrix can be passed for a buffer over `axes`."""
+    return any(unpacker.matches(axes) for unpacker in _unpackers)
+
+
 def index_parameters(axes: Sequence[Axis]) -> list[str]:
     """Return the parameters that hold the pointers and indices of `axes`."""
     return [axis[kind] for axis in axes for kind in ("indptr", "indices") if axis.get(kind)]
