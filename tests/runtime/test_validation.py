@@ -7,6 +7,7 @@ import tvm
 
 from tvm_sparse.runtime import executable as binding
 from tvm_sparse.runtime.checked_structures import CAPACITY, CheckedStructures
+from tvm_sparse.runtime.dimensions import dimension
 from tvm_sparse.runtime.structure import check_order, check_padded_rows
 
 INDICES, DATA = np.array([0, 1, 2], "i4"), np.ones(3, "f4")
@@ -278,10 +279,31 @@ def test_a_flat_array_is_taken_where_the_other_arguments_give_its_sizes(spmm):
         spmm(matrix, flat, f=3)
 
 
-def test_sizes_that_disagree_with_the_arrays_are_refused(spmm):
+def test_a_wrong_size_is_named_with_the_argument_that_contradicts_it(spmm):
     indptr = np.array([0, 1, 2, 3], "i4")
-    with pytest.raises(ValueError, match=r"argument 'c': expected shape .*= \(4, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"argument 'm': expected 3 \(from the shape of 'indptr'\), found 4"
+    ):
         spmm(DATA, DENSE, np.empty((3, 2), "f4"), indptr, INDICES, 4, 3, 2, 3)
+    with pytest.raises(ValueError, match=r"'m': expected 3 .*'indptr'\), found 2"):
+        spmm(DATA, DENSE, indptr=indptr, indices=INDICES, m=2)
+    matrix = sp.identity(3, dtype="f4", format="csr")
+    for name, expected in (("m", 3), ("n", 3), ("nnz", 3)):
+        for value in (2, 4):
+            with pytest.raises(
+                ValueError,
+                match=rf"'{name}': expected {expected} \(from the shape of 'a'\), found {value}",
+            ):
+                spmm(matrix, DENSE, **{name: value})
+    with pytest.raises(ValueError, match=r"'n': expected 3 .*found 2"):
+        spmm(matrix, DENSE[:2], n=2)
+    with pytest.raises(ValueError, match=r"argument 'c': expected shape \(m, f\) = \(3, 2\)"):
+        spmm(matrix, DENSE, np.empty((2, 2), "f4"))
+
+
+def test_a_shape_is_written_without_doubled_parentheses():
+    assert dimension("(m + 1)").text == "m + 1"
+    assert dimension("(m + 1) * 4").text == "(m + 1) * 4"
 
 
 def test_unique_coordinates_are_checked_where_no_order_is_declared():

@@ -270,6 +270,9 @@ class _Signature:
             if axis.get("indptr") in self.by_name
             and (stored := self.extent(axis, "nnz")) is not None
         ]
+        self.structure = {
+            name for axis in self.axes.values() for name in self._existing(index_parameters([axis]))
+        }
         self.checked = {name: CheckedStructures() for name in self.axes}
         self.output_positions = [self.position[name] for name in self.outputs]
 
@@ -576,8 +579,11 @@ class _Binding:
         self.views[parameter] = indices
 
     def _infer_sizes(self) -> None:
+        given = self.sizes
         self.sizes = self._known()
         self._check_ranks()
+        self._check_given_sizes(given)
+        self._check_matrix_sizes()
         missing = [name for name in self.signature.scalars if name not in self.sizes]
         if missing:
             raise TypeError(
@@ -636,17 +642,58 @@ class _Binding:
 
     def _known(self) -> dict[str, Any]:
         """All sizes that scalars, matrices and shapes determine so far."""
-        signature = self.signature
-        equations: list[tuple[Dimension, int]] = [
-            (dimension(text), value)
-            for arrays in self.matrices.values()
+        return solve_sizes([(extent, value) for _, extent, value in self._equations()], self.sizes)
+
+    def _equations(self) -> list[tuple[str, Dimension, int]]:
+        """Return (argument, extent, value) of every extent that matrices and arrays show."""
+        equations = [
+            (name, dimension(text), value)
+            for name, arrays in self.matrices.items()
             for text, value in arrays.sizes
         ]
         for name, view in self.views.items():
-            shape = signature.shapes[name]
-            if view.ndim == len(shape):
-                equations += zip(shape, view.shape)
-        return solve_sizes(equations, self.sizes)
+            shape = self.signature.shapes[name]
+            if view.ndim == len(shape) and name not in self.matrices:
+                equations += [(name, *pair) for pair in zip(shape, view.shape)]
+        return equations
+
+    def _check_given_sizes(self, given: Mapping[str, Any]) -> None:
+        """Refuse a size that the caller passed and that the arrays contradict.
+
+        The size is at fault where a matrix or an index array says otherwise, or two arrays agree
+        against it; else the shape check names the one array that does not fit.
+        """
+        signature = self.signature
+        for name, value in given.items():
+            found: dict[str, int] = {}
+            for argument, extent, size in self._equations():
+                solution = extent.solve(size, {}) if extent.symbols == (name,) else None
+                if solution is not None:
+                    found.setdefault(argument, solution[1])
+            matrices = [argument for argument in found if argument in self.matrices]
+            pointers = [argument for argument in found if argument in signature.structure]
+            is_agreed = len(set(found.values())) == 1
+            if matrices or (is_agreed and (pointers or len(found) > 1)):
+                source = [*matrices, *pointers, *found][0]
+            else:
+                continue
+            if found[source] != value:
+                raise ValueError(
+                    f"{signature.label(name)}: expected {found[source]} (from the shape of "
+                    f"{source!r}), found {value}"
+                )
+
+    def _check_matrix_sizes(self) -> None:
+        """Refuse a matrix whose shape contradicts another argument."""
+        for name, arrays in self.matrices.items():
+            for text, value in arrays.sizes:
+                extent = dimension(text)
+                known = set(extent.symbols) <= set(self.sizes)
+                if known and (expected := extent.evaluate(self.sizes)) != value:
+                    raise ValueError(
+                        f"{self.signature.label(name)}: expected a matrix with {extent.text} = "
+                        f"{expected}, found {value}"
+                    )
 
     def _allocate_outputs(self) -> None:
         signature = self.signature
