@@ -125,6 +125,11 @@ def test_o37_other_files_are_refused(tmp_path):
     runtime = Path(tvm.__file__).parent / "lib" / "libtvm_runtime.so"
     with pytest.raises(ValueError, match="holds no tvm_sparse metadata"):
         load(runtime)
+    numbered = tmp_path / "libother.so.6"
+    shutil.copy(runtime, numbered)
+    for loader in (load, minimal.load):
+        with pytest.raises(ValueError, match=r"whose name ends in \.so, found \S*6$"):
+            loader(numbered)
 
 
 def test_o37_a_library_for_another_architecture_is_refused(library, tmp_path):
@@ -211,8 +216,18 @@ def test_minimal_loader_runs_in_this_process(library, matrix, dense):
     np.testing.assert_allclose(out, matrix.astype("f8") @ dense, rtol=1e-4, atol=1e-5)
     with pytest.raises(KeyError, match="no function 'spmv' in this library, which holds: spmm"):
         loaded["spmv"]
-    with pytest.raises(ValueError, match="writable"):
+    with pytest.raises(ValueError, match=r"argument 'c' \(position 2\): expected a writable array"):
         loaded["spmm"](values, dense, values, indptr, indices, 100, 80, 16, matrix.nnz)
+
+
+def test_minimal_loader_names_a_strided_array_and_the_parameters(library, matrix, dense):
+    spmm = minimal.load(library)["spmm"]
+    out = np.full((16, 100), np.nan, "f4").T
+    arrays = (matrix.data, dense, out, matrix.indptr, matrix.indices)
+    with pytest.raises(ValueError, match=r"argument 'c' \(position 2\): expected a contiguous arr"):
+        spmm(*arrays, 100, 80, 16, matrix.nnz)
+    with pytest.raises(TypeError, match=r"expected 9 arguments \(a, b, c, .*nnz\), found 5"):
+        spmm(*arrays)
 
 
 def test_minimal_loader_runs_without_the_compiler(library, matrix, dense, tmp_path):

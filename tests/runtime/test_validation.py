@@ -324,3 +324,10 @@ def test_padding_of_padded_rows_lies_behind_the_entries():
         check_padded_rows("j", np.array([[0, -1]]), 5, True, True)
     with pytest.raises(ValueError, match="unique coordinates within a row, found 3 then 3"):
         check_padded_rows("j", np.array([[3, -1, 3]]), 5, False, True)
+
+
+def test_the_text_of_an_executable_shows_parameters_and_target(kernels):
+    text = repr(kernels)
+    assert text.startswith("<Executable spmm(a, b, c, indptr, indices, m, n, f, nnz), wide_spmv(a,")
+    assert text.endswith("select(x, mask, y, n, scale) for llvm>")
+    assert repr(kernels["double"]) == "<KernelFunction double(x, y, n)>"

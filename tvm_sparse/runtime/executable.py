@@ -153,7 +153,8 @@ class Executable:
     def __repr__(self) -> str:
         target = self.metadata.get("target", {})
         kind = " ".join(str(target[key]) for key in ("kind", "mcpu") if key in target)
-        return f"<Executable {', '.join(self._functions)} for {kind or 'an unnamed target'}>"
+        functions = ", ".join(function.heading for function in self._functions.values())
+        return f"<Executable {functions} for {kind or 'an unnamed target'}>"
 
 
 class KernelFunction:
@@ -229,9 +230,13 @@ class KernelFunction:
         _Binding(self._signature, args, kwargs).run(lambda *all_: ready.extend(all_), "full")
         return ready
 
+    @property
+    def heading(self) -> str:
+        """Name and parameters, such as ``"spmv(a, x, y, indptr, indices, m, n, nnz)"``."""
+        return f"{self.name}({', '.join(self._signature.names)})"
+
     def __repr__(self) -> str:
-        names = ", ".join(self._signature.names)
-        return f"<KernelFunction {self.name}({names})>"
+        return f"<KernelFunction {self.heading}>"
 
 
 class _Signature:

@@ -151,19 +151,19 @@ class LibraryFunction:
 
     def __init__(self, function: tvm_ffi.Function, metadata: dict) -> None:
         self._function = function
-        self._roles = [arg.get("role") for arg in metadata["args"]]
+        self._names = [arg["name"] for arg in metadata["args"]]
+        self._written = [arg.get("role") in ("output", "inout") for arg in metadata["args"]]
 
     def __call__(self, *args: Any) -> None:
-        if len(args) != len(self._roles):
-            raise TypeError(f"expected {len(self._roles)} arguments, found {len(args)}")
-        self._function(
-            *(
-                array_to_tensor(arg, written=role in ("output", "inout"))
-                if isinstance(arg, np.ndarray)
-                else arg
-                for arg, role in zip(args, self._roles)
-            )
-        )
+        if len(args) != len(self._names):
+            names = ", ".join(self._names)
+            raise TypeError(f"expected {len(self._names)} arguments ({names}), found {len(args)}")
+        ready = list(args)
+        for position, (value, name) in enumerate(zip(args, self._names)):
+            if isinstance(value, np.ndarray):
+                label = f"argument {name!r} (position {position})"
+                ready[position] = array_to_tensor(value, self._written[position], label)
+        self._function(*ready)
 
 
 def load_runtime(path: str | os.PathLike | None = None) -> None:
@@ -184,6 +184,10 @@ def open_library(path: str | os.PathLike) -> tvm_ffi.Module:
         raise ValueError(f"path: expected an exported kernel library, found {what} at {path}")
     if sys.platform == "linux":
         _check_elf(path)
+    if path.suffix not in (".so", ".dylib", ".dll"):  # the suffix chooses the loader
+        raise ValueError(
+            f"path: expected an exported kernel library, whose name ends in .so, found {path}"
+        )
     try:
         # An absolute path, or the dynamic linker would search its own folders for a bare name.
         return tvm_ffi.load_module(str(path.resolve()))
@@ -304,7 +308,9 @@ def _find_runtime() -> Path:
 # --- Arrays ------------------------------------------------------------------------------------
 
 
-def array_to_tensor(array: np.ndarray, written: bool = False) -> tvm_ffi.Tensor:
+def array_to_tensor(
+    array: np.ndarray, written: bool = False, label: str = "argument"
+) -> tvm_ffi.Tensor:
     """View a C-contiguous NumPy array as a tensor, without a copy.
 
     Also takes what DLPack export refuses or misdescribes: read-only arrays (unless `written`),
@@ -316,10 +322,13 @@ def array_to_tensor(array: np.ndarray, written: bool = False) -> tvm_ffi.Tensor:
         If the array is not contiguous, or is read-only and `written`.
     """
     if not array.flags.c_contiguous:
-        raise ValueError("contiguous array required; call np.ascontiguousarray")
+        raise ValueError(
+            f"{label}: expected a contiguous array, found strides {array.strides} for shape "
+            f"{array.shape}; call np.ascontiguousarray"
+        )
     if not array.flags.writeable:
         if written:
-            raise ValueError("expected a writable array, found a read-only one")
+            raise ValueError(f"{label}: expected a writable array, found a read-only one")
         array = _writable_alias(array)
     if array.size and array.dtype.kind in "biufc":
         return tvm_ffi.from_dlpack(array)
