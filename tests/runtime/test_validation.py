@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse as sp
 import tvm
 
-from tvm_sparse.runtime import executable as binding
+from tvm_sparse.runtime import binding
 from tvm_sparse.runtime.checked_structures import CAPACITY, CheckedStructures
 from tvm_sparse.runtime.dimensions import dimension
 from tvm_sparse.runtime.structure import check_order, check_padded_rows
