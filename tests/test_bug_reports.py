@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 import resource
-import time
 
 import ml_dtypes
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import tvm_ffi
+from tvm import tirx
 
 import tvm_sparse
 from tests.execution import build, lower, poisoned
@@ -20,6 +21,7 @@ from tests.programs.scripts import PROGRAMS, parse
 from tvm_sparse import schedules
 from tvm_sparse.errors import SparseProgramError
 from tvm_sparse.script import from_source
+from tvm_sparse.transform._layout import LAYOUT_ATTR
 
 
 @pytest.fixture
@@ -221,29 +223,18 @@ def test_sum_of_eight_bit_segments_does_not_wrap():
 # --- skew and hypersparsity ----------------------------------------------------------------------
 
 
-def test_a_row_of_a_million_entries_is_right_and_not_slow(rng):
+def test_a_row_of_a_million_entries_is_right(rng):
+    """Its speed is in ``python -m benchmarks.cpu --special``."""
     rows, columns = 10_000, 1_000_000
     indptr = np.concatenate([[0], np.arange(columns, columns + rows)]).astype("int32")
     tail = rng.integers(0, columns, rows - 1)
     indices = np.concatenate([np.arange(columns), tail]).astype("int32")
     data = np.ones(len(indices), "float32")
     hub = sp.csr_matrix((data, indices, indptr), shape=(rows, columns))
-    even = np.linspace(0, len(indices), rows + 1).astype("int32")
-    uniform = sp.csr_matrix((data, rng.permutation(indices), even), shape=(rows, columns))
     b = rng.standard_normal((columns, 1)).astype("float32")
     expected = hub.astype("float64") @ b
     found = spmm()(a=hub, b=b)
     assert abs(found - expected).max() <= 1e-4 * abs(expected).max()
-
-    def fastest(matrix) -> float:
-        times = []
-        for _ in range(5):
-            start = time.perf_counter()
-            spmm()(a=matrix, b=b)
-            times.append(time.perf_counter() - start)
-        return min(times)
-
-    assert fastest(hub) < 4 * fastest(uniform)
 
 
 DOUBLY_COMPRESSED = """
@@ -291,12 +282,14 @@ def test_almost_every_row_is_empty_and_costs_nothing(text):
         "x": np.zeros(n, "float32"),
     }
     arrays["x"][[0, 3, *rows.ravel()]] = 1
-    kernel = tvm_sparse.compile(from_source(text))
-    kernel(**arrays)
-    start = time.perf_counter()
-    found = kernel(**arrays)
-    assert time.perf_counter() - start < 0.01
+    program = from_source(text)
+    found = tvm_sparse.compile(program)(**arrays)
     np.testing.assert_array_equal(found.ravel(), [1, 2, 3])
+    extents: list[str] = []
+    (func,) = lower(program).functions.values()
+    tvm_ffi.structural_walk(func.body, [(tirx.For, lambda loop: extents.append(str(loop.extent)))])
+    assert extents
+    assert not any(extent in ("n", 'T.Cast("int64", n)') for extent in extents), extents
 
 
 def test_no_row_at_all_works():
@@ -418,24 +411,20 @@ def _chain(depth: int) -> str:
     )
 
 
-def test_compile_time_grows_gently_with_the_number_of_levels():
-    def seconds(depth: int) -> float:
-        start = time.perf_counter()
-        build(from_source(_chain(depth)))
-        return time.perf_counter() - start
+def test_the_lowered_program_grows_gently_with_the_number_of_levels():
+    def size(depth: int) -> int:
+        (func,) = lower(from_source(_chain(depth))).functions.values()
+        return len(func.without_attr(LAYOUT_ATTR).script().split())
 
-    seconds(1)
-    short, long = seconds(2), seconds(8)
-    assert long < 10 * short + 0.5
+    build(from_source(_chain(8)))
+    assert size(8) < 8 * size(2)
 
 
-def test_compiling_many_widths_keeps_time_and_memory_in_bounds():
+def test_compiling_many_widths_keeps_memory_in_bounds():
     schedules.spmm.build(features=3)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.perf_counter()
     for width in range(4, 24):
         schedules.spmm.build(features=width)
-    assert time.perf_counter() - start < 20
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     assert grown < 200  # MiB
 
