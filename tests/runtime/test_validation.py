@@ -8,7 +8,7 @@ import tvm
 from tvm_sparse.runtime import binding
 from tvm_sparse.runtime.checked_structures import CAPACITY, CheckedStructures
 from tvm_sparse.runtime.dimensions import dimension
-from tvm_sparse.runtime.structure import check_order, check_padded_rows
+from tvm_sparse.runtime.structure import check_order, check_padded_rows, check_row_lengths
 
 INDICES, DATA = np.array([0, 1, 2], "i4"), np.ones(3, "f4")
 DENSE = np.ones((3, 2), "f4")
@@ -312,6 +312,12 @@ def test_unique_coordinates_are_checked_where_no_order_is_declared():
     with pytest.raises(ValueError, match="unique coordinates within a row, found 2 again in row 0"):
         check_order("j", indptr, np.array([2, 0, 2, 2, 0]), False, True)
     check_order("j", indptr, np.array([2, 0, 2, 2, 0]), False, False)
+
+
+def test_rows_of_a_ragged_axis_are_no_longer_than_the_axis():
+    check_row_lengths("j", np.array([0, 3, 3, 5]), 3)
+    with pytest.raises(ValueError, match="rows of at most 2 entries, found 3 in row 0"):
+        check_row_lengths("j", np.array([0, 3, 3, 5]), 2)
 
 
 def test_padding_of_padded_rows_lies_behind_the_entries():

@@ -32,6 +32,7 @@ from .structure import (
     check_monotone,
     check_order,
     check_padded_rows,
+    check_row_lengths,
 )
 
 
@@ -363,6 +364,8 @@ class Binding:
         order = axis.get("sorted", True), axis.get("unique", True)
         if pointers is not None:
             check_monotone(self._axis_label(axis, "indptr"), pointers)
+            if axis["kind"] == "dense_variable" and length is not None:
+                check_row_lengths(self._axis_label(axis, "indptr"), pointers, length)
         if indices is None:
             return
         label = self._axis_label(axis, "indices")

@@ -53,6 +53,16 @@ def check_monotone(label: str, indptr: np.ndarray) -> None:
         )
 
 
+def check_row_lengths(label: str, indptr: np.ndarray, length: int) -> None:
+    """Check that no row of a ragged axis, whose coordinates count up, is longer than the axis."""
+    lengths = np.diff(indptr)
+    if lengths.size and lengths.max() > length:
+        row = int(lengths.argmax())
+        raise ValueError(
+            f"{label}: expected rows of at most {length} entries, found {lengths[row]} in row {row}"
+        )
+
+
 def check_coordinates(label: str, indices: np.ndarray, length: int) -> None:
     """Check that every coordinate lies in ``[0, length)``; negative ones are never wrapped."""
     if indices.size == 0 or (indices.min() >= 0 and indices.max() < length):
