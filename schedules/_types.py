@@ -17,6 +17,11 @@ def result_dtype(dtype: str, out_dtype: str | None, operator: str) -> str:
             f"{operator}: expected dtype one of {[*FLOATS, *INTEGERS]}, found {dtype!r}"
         )
     if out_dtype is not None:
+        if out_dtype not in (*FLOATS, *INTEGERS) or out_dtype == "bool":
+            numbers = [name for name in (*FLOATS, *INTEGERS) if name != "bool"]
+            raise ValueError(
+                f"{operator}: expected out_dtype one of {numbers}, found {out_dtype!r}"
+            )
         return out_dtype
     return "int32" if dtype in (*NARROW_INTEGERS, "int16") else dtype
 

@@ -45,6 +45,7 @@ def program(
     out_dtype : str, optional
         Of ``c``, shape ``(nnz,)``, in the order of the pattern's entries. By default `dtype`, or int32
         for 8- and 16-bit integers and bool.
+        Operands are converted to it before they are multiplied.
     scaled : bool
         Whether the dot products are multiplied by the stored values.
 

@@ -72,6 +72,8 @@ def program(
     if operation == "mean" and dtype not in FLOATS:
         raise ValueError(f"segment_reduce: expected a floating dtype for the mean, found {dtype!r}")
     reduces_values = operation in ("max", "min")
+    if reduces_values and "bool" in (dtype, out_dtype):
+        raise ValueError(f"segment_reduce: expected a number dtype for {operation}, found 'bool'")
     out = out_dtype or (dtype if reduces_values else result_dtype(dtype, None, "segment_reduce"))
     result_dtype(dtype, out, "segment_reduce")
     size = getattr(S, check_index_dtype(index_dtype, "segment_reduce"))

@@ -31,6 +31,7 @@ def program(
         the sizes.
     out_dtype : str, optional
         Of ``y``, shape ``(m,)``. By default `dtype`, or int32 for 8- and 16-bit integers and bool.
+        Operands are converted to it before they are multiplied.
 
     Returns
     -------

@@ -451,3 +451,28 @@ def test_wide_indices_work_with_even_and_odd_widths(width, dtype, rng):
     dots = (x.astype("float64") @ b.astype("float64").T)[rows, indices]
     found = sddmm(**options)(x=x, y=b, indptr=indptr, indices=indices)
     close(found, dots, tolerance)
+
+
+@pytest.mark.parametrize("operation", ["max", "min", "mean", "sum"])
+def test_segments_of_bfloat16_are_reduced(operation):
+    x = np.array([[1, -4], [3, 2], [-2, 8]]).astype(ml_dtypes.bfloat16)
+    indptr = np.array([0, 2, 2, 3], "int32")
+    expected = schedules.segment_reduce.reference(operation, x, indptr)
+    close(segment(operation, dtype="bfloat16")(x=x, indptr=indptr), expected)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "uint32", "bool"])
+def test_indices_may_be_read_from_narrow_integers(dtype):
+    program = from_source(f"""
+@S.prim_func
+def gather(a: S.handle, b: S.handle, c: S.handle, m: S.int32, n: S.int32):
+    I = S.dense_fixed(m)
+    N = S.dense_fixed(n)
+    A = S.match_sparse_buffer(a, (I,), {dtype!r})
+    B = S.match_sparse_buffer(b, (N,), "float32")
+    C = S.match_sparse_buffer(c, (I,), "float32")
+    with S.sp_iter([I], "S", "gather") as [i]:
+        C[i] = B[A[i]]
+""")
+    a, b = np.array([1, 0, 1], dtype), np.array([5, 7], "float32")
+    assert tvm_sparse.compile(program)(a=a, b=b).tolist() == [7, 5, 7]

@@ -13,9 +13,11 @@ import tvm
 import tvm_ffi
 from runtime_kernels import SPMM, build, spmm_kernel
 
+import tvm_sparse
 from tvm_sparse.runtime import executable as executable_module
 from tvm_sparse.runtime import load, minimal
 from tvm_sparse.runtime.threads import load_launcher, module_header
+from tvm_sparse.script import from_source
 
 
 @pytest.fixture(scope="module")
@@ -294,3 +296,26 @@ def bare_environment(path):
             (site / source.name).symlink_to(source, target_is_directory=True)
     (site / "typing_extensions.py").symlink_to(typing_extensions.__file__)
     return path / "bin" / "python"
+
+
+SCALE = """
+@S.prim_func
+def scale(a: S.handle, c: S.handle, m: S.int32):
+    I = S.dense_fixed(m)
+    A = S.match_sparse_buffer(a, (I,), "float32")
+    C = S.match_sparse_buffer(c, (I,), "float32")
+    with S.sp_iter([I], "S", "scale") as [i]:
+        C[i] = A[i] * S.float32({factor})
+"""
+
+
+def test_a_library_exported_anew_to_the_same_path_is_loaded_anew(tmp_path):
+    one, two = (tvm_sparse.compile(from_source(SCALE.format(factor=f))) for f in (1, 2))
+    x = np.ones(3, np.float32)
+    path = one.export_library(tmp_path / "k.so")
+    first = tvm_sparse.load(path)
+    two.export_library(path)
+    second = tvm_sparse.load(path)
+    assert first(a=x).tolist() == [1, 1, 1] and second(a=x).tolist() == [2, 2, 2]
+    first.export_library(tmp_path / "copy.so")  # of what it was loaded from
+    assert tvm_sparse.load(tmp_path / "copy.so")(a=x).tolist() == [1, 1, 1]

@@ -168,6 +168,12 @@ def test_operator_programs_round_trip(operator, index_dtype):
     assert tvm_ffi.structural_equal(from_source(program.script()), program)
 
 
+@pytest.mark.parametrize("operation", schedules.segment_reduce.OPERATIONS)
+def test_programs_that_read_an_index_array_round_trip(operation):
+    program = schedules.segment_reduce.program(operation)
+    assert tvm_ffi.structural_equal(from_source(program.script()), program), program.script()
+
+
 def test_source_spans_are_kept():
     program = from_source(ROUND_TRIPS["nested iterations and plain buffers"])
     lines = []

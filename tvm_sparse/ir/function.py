@@ -93,7 +93,13 @@ class SparseFunc(BaseFunc):
                     f"found {key!s}"
                 )
             values[var] = _bound_value(value, str(var.ty.dtype), f"{self.name}.specialize: {key!s}")
-        return self._substitute(values)
+        bound = self._substitute(values)
+        for axis in bound.axes:
+            sizes = {"length": axis.length, "size": axis.slots}
+            for what, size in sizes.items():
+                if isinstance(size, tirx.IntImm) and int(size) < 0:
+                    raise ValueError(f"{self.name}.specialize: axis {axis.name} gets {what} {size}")
+        return bound
 
     def with_body(
         self, body: tirx.Stmt, temporaries: list[SparseBuffer] | None = None
@@ -154,6 +160,9 @@ def _bound_value(value: Any, dtype: str, label: str) -> Expr:
         raise ValueError(
             f"{label}: expected an integer for a parameter of {dtype}, found {value!r}"
         )
+    limit = 2 ** (31 if dtype == "int32" else 63)
+    if "int" in dtype and not -limit <= value < limit:
+        raise ValueError(f"{label}: {value} does not fit in a parameter of {dtype}")
     return tirx.const(int(value) if "int" in dtype else float(value), dtype)
 
 

@@ -61,7 +61,8 @@ class Executable:
             raise ValueError("metadata: expected at least one function, found none")
         self.metadata = metadata
         self.validate = validate
-        self._path = path
+        # Held open: what is at the path may be replaced, the library in use is still this one.
+        self._file = open(path, "rb") if path is not None else None  # noqa: SIM115
         self._compiled = module if isinstance(module, tvm.runtime.Executable) else None
         self.module = self._compiled.jit() if self._compiled is not None else module
         refusal = _foreign_target(self.module, metadata)
@@ -115,9 +116,9 @@ class Executable:
             If the suffix is wrong, the folder is missing, or no C compiler is found for linking.
         """
         if self._compiled is None:
-            if self._path is None:
+            if self._file is None:
                 raise ValueError("export_library: expected a compiled module, found a bare one")
-            return copy_library(self._path, path)
+            return copy_library(self._file, path)
         return export_library(self._compiled, self.metadata, path, **options)
 
     def inspect_source(self, language: str = "") -> str:

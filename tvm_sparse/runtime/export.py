@@ -11,7 +11,7 @@ import secrets
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import tvm
 from tvm.support import cc as system_compiler
@@ -70,11 +70,13 @@ def export_library(
     return path
 
 
-def copy_library(source: Path, path: str | os.PathLike) -> Path:
-    """Write a loaded library to another path; it needs no linking again."""
+def copy_library(source: BinaryIO, path: str | os.PathLike) -> Path:
+    """Write a loaded library, held open since, to another path; it needs no linking again."""
     path = _check_export_path(path)
     partial = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
-    shutil.copyfile(source, partial)
+    source.seek(0)
+    with open(partial, "wb") as target:
+        shutil.copyfileobj(source, target)
     os.replace(partial, path)
     return path
 

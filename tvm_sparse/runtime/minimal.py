@@ -27,6 +27,7 @@ import os
 import platform
 import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -189,8 +190,12 @@ def open_library(path: str | os.PathLike) -> tvm_ffi.Module:
             f"path: expected an exported kernel library, whose name ends in .so, found {path}"
         )
     try:
-        # An absolute path, or the dynamic linker would search its own folders for a bare name.
-        return tvm_ffi.load_module(str(path.resolve()))
+        # The dynamic linker knows libraries by name: under a new one it looks at the file again, so
+        # that a library exported anew to the same path is not mistaken for the old one.
+        with tempfile.TemporaryDirectory() as folder:
+            link = Path(folder) / path.name
+            link.symlink_to(path.resolve())
+            return tvm_ffi.load_module(str(link))
     except Exception as error:
         raise ValueError(
             f"path: expected an exported kernel library, found {path}, which the dynamic linker "

@@ -12,7 +12,7 @@ import ast
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import IRModule, Range, Var
+from tvm.ir import IRModule, Range, TensorLoad, Var
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx import IterVar
 
@@ -210,6 +210,11 @@ class _Rewriter(ast.NodeTransformer):
         self.func = func
         self.names = names
         taken = set(names.values())
+        #: Buffers that the body reads; index arrays among them need a name of their own.
+        self._loaded: set[Var] = set()
+        tvm_ffi.structural_walk(
+            func.body, [(TensorLoad, lambda load: self._loaded.add(load.source))]
+        )
         #: Handle parameter by the name of the buffer it is matched with.
         self._handles: dict[str, str] = {}
         for param, name in zip(func.params, func.arg_names):
@@ -251,6 +256,8 @@ class _Rewriter(ast.NodeTransformer):
     def _is_declared(self, param: Var) -> bool:
         if param in self.func.sparse_buffers:
             return True
+        if param in self._loaded:
+            return False
         return any(
             getattr(axis, what, None) is not None and getattr(axis, what).same_as(param)
             for axis in self.func.axes
@@ -259,6 +266,11 @@ class _Rewriter(ast.NodeTransformer):
 
     def _handle(self, param: Var) -> str:
         return self._handles[self.names[param]]
+
+    def _array(self, name: str) -> str:
+        """What an axis declaration calls an index array: a handle, or a buffer declared before."""
+        loaded = {self.names[param] for param in self.func.params if param in self._loaded}
+        return name if name in loaded else self._handles[name]
 
     def _plain_buffer(self, param: Var) -> ast.stmt:
         ty = param.ty
@@ -292,20 +304,20 @@ class _Rewriter(ast.NodeTransformer):
         if what == "dense_variable":
             parent, indptr = plain[2], plain[3]
             return _statement(
-                f"{name} = S.dense_variable({parent}, ({text[4]}, {text[5]}), {self._handles[indptr]}, "
+                f"{name} = S.dense_variable({parent}, ({text[4]}, {text[5]}), {self._array(indptr)}, "
                 f"{dtype!r})"
             )
         if what == "sparse_fixed":
             flags = _flags(plain[4], plain[5])
             return _statement(
-                f"{name} = S.sparse_fixed({plain[2]}, ({text[6]}, {text[7]}), {self._handles[plain[3]]}, "
+                f"{name} = S.sparse_fixed({plain[2]}, ({text[6]}, {text[7]}), {self._array(plain[3])}, "
                 f"{dtype!r}{flags})"
             )
         if what == "sparse_variable":
             flags = _flags(plain[5], plain[6])
             return _statement(
                 f"{name} = S.sparse_variable({plain[2]}, ({text[7]}, {text[8]}), "
-                f"({self._handles[plain[3]]}, {self._handles[plain[4]]}), {dtype!r}{flags})"
+                f"({self._array(plain[3])}, {self._array(plain[4])}), {dtype!r}{flags})"
             )
         scope, axes, default = plain[2], plain[3].split(","), text[4]
         axes_text = f"({', '.join(axes)},)" if len(axes) == 1 else f"({', '.join(axes)})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 
 from ._tile_loops import at_value, dtype_of, is_guard, stride_of, uses
@@ -31,6 +32,7 @@ def _masked_store(
     loop: tirx.For, guard: tirx.LT, store: tirx.BufferStore, allocated: list[tirx.Buffer]
 ) -> tirx.Stmt:
     """Write the store of a predicated vector loop as one vector statement; lane 0 is always on."""
+    _check_maskable(store)
     var, lanes = loop.loop_var, int(loop.extent)
     zero, one = tirx.IntImm(dtype_of(var), 0), tirx.IntImm(dtype_of(var), 1)
     rest = (guard.b - at_value(guard.a, var, 0)).astype("int32")
@@ -64,7 +66,6 @@ def _masked_store(
         ramp = tirx.Ramp(at_value(index, var, 0), one, lanes)
         if _contains(allocated, expr.source):
             return tirx.BufferLoad(expr.source, [*outer, ramp])
-        _check_maskable(expr.source)
         dtype = f"{expr.source.dtype}x{lanes}"
         return tirx.op.masked_load(dtype, expr.source, *outer, ramp, mask)
 
@@ -90,15 +91,18 @@ def _masked_store(
         kept = bind(tirx.BufferLoad(store.buffer, indices))
         kept = tirx.Select(mask, bind(value), kept)
         return tirx.SeqStmt([*bindings, tirx.BufferStore(store.buffer, kept, indices)])
-    _check_maskable(store.buffer)
     masked = tirx.op.masked_store(store.buffer, value, *indices, mask)
     statements = [*bindings, tirx.Evaluate(masked)]
     return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
 
 
-def _check_maskable(buffer: tirx.Buffer) -> None:
-    """Masked intrinsics escape the passes that give bfloat16 and float8 their meaning."""
-    if str(buffer.dtype).startswith(("bfloat", "float8")):
+def _check_maskable(store: tirx.BufferStore) -> None:
+    """Refuse bfloat16 and float8: the passes that give them their meaning pass masked code by."""
+    buffers = [store.buffer]
+    tvm_ffi.structural_walk(
+        store.value, (tvm.ir.TensorLoad, lambda load: buffers.append(load.source))
+    )
+    if any(str(buffer.dtype).startswith(("bfloat", "float8")) for buffer in buffers):
         raise _Unmaskable
 
 

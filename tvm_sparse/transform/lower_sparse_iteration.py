@@ -54,6 +54,13 @@ _BINARY = (
 )
 
 
+#: The index type that holds every value of another integer type (uint64: as far as one can).
+_INDEX_DTYPES = {
+    **dict.fromkeys(("bool", "int8", "uint8", "int16", "uint16"), "int32"),
+    **dict.fromkeys(("uint32", "uint64"), "int64"),
+}
+
+
 @tvm.transform.module_pass(opt_level=0, name="LowerSparseIteration")
 class LowerSparseIteration:
     """Lower every ``SparseFunc`` of a module to a ``PrimFunc`` over positions (stage II).
@@ -193,7 +200,9 @@ class _FunctionLowering:
 
     def index(self, expr: Expr) -> Expr:
         """Lower an expression in index context: loop variables stay as wide as they are."""
-        return self._expression(expr, _any_width)
+        lowered = self._expression(expr, _any_width)
+        dtype = str(lowered.ty.dtype)
+        return lowered if dtype in ("int32", "int64") else lowered.astype(_INDEX_DTYPES[dtype])
 
     def _expression(self, expr: Expr, coordinate) -> Expr:
         def load(node: TensorLoad, _mutator) -> Expr:

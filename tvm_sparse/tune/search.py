@@ -132,6 +132,10 @@ def tune(
         raise TypeError(
             f"inputs: expected arguments by parameter name, found {type(inputs).__name__}"
         )
+    if space is not None and not callable(space):
+        raise TypeError(f"space: expected a function of a schedule, found {space!r}")
+    if not isinstance(max_trials, int):
+        raise TypeError(f"max_trials: expected an integer, found {max_trials!r}")
     if max_trials < 1:
         raise ValueError(f"max_trials: expected at least 1, found {max_trials}")
     chosen_space, default = _resolve(program, space, default, target)
@@ -174,8 +178,17 @@ def tune(
                 seed,
             )
     record = _best_record(database, workload)
+    if record is None and not progress.errors:  # a space that changes nothing
+        return TuningResult(
+            default,
+            None,
+            *_timed(default, program.name, arguments, options),
+            progress.measured,
+            0,
+            folder,
+        )
     if record is None:
-        first = progress.errors[0] if progress.errors else "no candidate was generated"
+        first = progress.errors[0]
         raise TuningError(
             f"all {progress.measured} candidates of {program.name} failed; the first error was:\n"
             f"{first}\nlog: {folder / 'logs'}"
@@ -297,6 +310,13 @@ def _scalars(metadata: dict, arguments: list) -> dict[str, int | float]:
         for arg, value in zip(metadata["args"], arguments)
         if arg["kind"] == "scalar"
     }
+
+
+def _timed(default, name, arguments, options) -> tuple[float, float]:
+    """Time the default kernel; it is its own competitor."""
+    with _threads(options.num_threads):
+        (seconds,) = interleaved_medians([functools.partial(default[name], *arguments)])
+    return seconds, seconds
 
 
 def _compare(tuned, default, name, arguments, outputs, options) -> tuple[float, float]:
