@@ -7,7 +7,7 @@ import pytest
 import tvm
 import tvm_ffi
 
-from tests.execution import lower, run, stage_two
+from tests.execution import host_target, lower, run, stage_two
 from tests.interpreter import interpret
 from tvm_sparse.script import from_source
 
@@ -433,3 +433,23 @@ def f(x: T.handle, p: T.handle, y: T.handle):
 """
     )
     assert tvm_ffi.structural_equal(from_source(func.script()), func)
+
+
+@pytest.mark.parametrize("offset", range(8))
+def test_dense_arguments_need_no_more_alignment_than_their_elements(offset):
+    func = from_source(
+        """
+@S.prim_func
+def f(p: T.handle, y: T.handle, n: T.int32):
+    I = S.dense_fixed(n)
+    P = S.match_buffer(p, (n,), "float64")
+    Y = S.match_sparse_buffer(y, (I,), "float64")
+    with S.sp_iter([I], "S", "shift") as [i]:
+        Y[i] = P[i] + 1.0
+"""
+    )
+    call = tvm.compile(stage_two(func), target=host_target(), tir_pipeline="tvm_sparse")["f"]
+    memory = np.arange(1008.0)
+    given, result = memory[offset : offset + 1000], np.full(1008, np.nan)[offset : offset + 1000]
+    call(tvm_ffi.from_dlpack(given), tvm_ffi.from_dlpack(result), 1000)
+    np.testing.assert_array_equal(result, given + 1)
