@@ -136,6 +136,10 @@ class SparseVariableAxis(Axis):
     def slots(self) -> Expr:
         return self.nnz
 
+    @property
+    def extent_bound(self) -> Expr:
+        return self.length if self.unique else self.nnz
+
 
 @py_class("tvm_sparse.FusedAxis", structural_eq="dag", frozen=True)
 class FusedAxis(Axis):

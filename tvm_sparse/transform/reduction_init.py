@@ -7,14 +7,17 @@ whatever was done to the loops before; the same exists as a MetaSchedule postpro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Expr, IRModule, TensorLoad, Var
+from tvm.ir import IRModule, Var
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx import For, ForKind, IterVar
 
 from ._access import variables_of
+from ._init_domain import InitDomain, init_domain, may_be_empty
 
 __all__ = ["HoistReductionInit", "outermost_reduction_loop"]
 
@@ -69,6 +72,9 @@ class _Hoister:
             inits = self._waiting.pop(node.loop_var, [])
             return tirx.SeqStmt([*inits, rebuilt]) if inits else rebuilt
 
+        def sequence(node: tirx.SeqStmt, _mutator) -> tirx.Stmt:
+            return tirx.SeqStmt([self.visit(part, loops) for part in _repair_decomposed(node.seq)])
+
         def realize(node: SBlockRealize, _mutator) -> tirx.Stmt:
             block = node.block
             first = outermost_reduction_loop(node, loops)
@@ -81,7 +87,8 @@ class _Hoister:
             body = self.visit(block.body, [])
             return SBlockRealize(node.iter_values, node.predicate, _rebuild(block, body, init))
 
-        return tvm_ffi.structural_mutate(stmt, [(For, loop), (SBlockRealize, realize)])
+        handlers = [(For, loop), (tirx.SeqStmt, sequence), (SBlockRealize, realize)]
+        return tvm_ffi.structural_mutate(stmt, handlers)
 
 
 def outermost_reduction_loop(realize: SBlockRealize, loops: list[For]) -> For | None:
@@ -95,9 +102,7 @@ def outermost_reduction_loop(realize: SBlockRealize, loops: list[For]) -> For | 
     reductions = [loop for loop in loops if loop.loop_var in used]
     if not reductions or any(loop.kind == ForKind.THREAD_BINDING for loop in reductions):
         return None
-    always_runs = all(
-        isinstance(loop.extent, tirx.IntImm) and int(loop.extent.value) > 0 for loop in reductions
-    )
+    always_runs = not any(map(may_be_empty, reductions))
     unconditional = tvm_ffi.structural_equal(realize.predicate, tirx.const(True, "bool"))
     if always_runs and unconditional and not _allocates(realize.block):
         return None
@@ -119,79 +124,84 @@ def _init_nest(realize: SBlockRealize, inner: list[For]) -> tirx.Stmt:
         for iter_var, value in zip(block.iter_vars, realize.iter_values)
         if iter_var.iter_type != IterVar.CommReduce
     ]
-    shared = _shared_loops(realize, inner)
-    whole = {
-        iter_var.var: Var(f"{iter_var.var.name}_all", str(iter_var.var.ty.dtype))
-        for iter_var, value in spatial
-        if variables_of(value) & shared
-    }
-    spatial = [(iter_var, whole.get(iter_var.var, value)) for iter_var, value in spatial]
-    needed: set[Var] = set()
-    for _, value in spatial:
-        needed |= variables_of(value)
-    kept = [loop for loop in inner if loop.loop_var in needed]
-    dropped = {loop.loop_var for loop in inner} - {loop.loop_var for loop in kept}
-    fresh: dict[Var, Var] = {}
-    for var in [loop.loop_var for loop in kept] + [iter_var.var for iter_var, _ in spatial]:
-        fresh[var] = Var(f"{var.name}_init", str(var.ty.dtype))
-    rename = lambda node: tvm_ffi.structural_map(  # noqa: E731
-        node, [(Var, lambda v: fresh.get(v, v))]
-    )
+    domain = init_domain(block.name_hint, spatial, realize.predicate, inner)
     init_block = SBlock(
-        [IterVar(iv.dom, fresh[iv.var], iv.iter_type) for iv, _ in spatial],
+        [iter_var for iter_var, _ in spatial],
         [],
-        block.writes and [rename(region) for region in block.writes],
+        block.writes,
         f"{block.name_hint}_init",
-        rename(block.init),
+        block.init,
     )
-    predicate = _without(realize.predicate, dropped)
-    nest = SBlockRealize([rename(value) for _, value in spatial], rename(predicate), init_block)
-    for iter_var, value in spatial:
-        if iter_var.var in whole:
-            nest = For(value, iter_var.dom.min, iter_var.dom.extent, ForKind.SERIAL, nest)
-    for loop in reversed(kept):
+    return _nest(domain, init_block)
+
+
+def _nest(domain: InitDomain, block: SBlock) -> tirx.Stmt:
+    """Loops of ``domain`` around a block, with variables of their own."""
+    names = [loop.loop_var for loop in domain.kept] + [iv.var for iv in block.iter_vars]
+    fresh = {var: Var(f"{var.name}_init", str(var.ty.dtype)) for var in names}
+
+    def rename(node):
+        return tvm_ffi.structural_map(node, [(Var, lambda var: fresh.get(var, var))])
+
+    renamed = SBlock(
+        [IterVar(iv.dom, fresh[iv.var], iv.iter_type) for iv in block.iter_vars],
+        [rename(region) for region in block.reads],
+        [rename(region) for region in block.writes],
+        block.name_hint,
+        rename(block.body),
+    )
+    values = [rename(value) for value in domain.values]
+    nest = SBlockRealize(values, rename(domain.predicate), renamed)
+    for var, dom in reversed(domain.added):
+        nest = For(var, dom.min, dom.extent, ForKind.SERIAL, nest)
+    for loop in reversed(domain.kept):
         nest = _with_body(loop, fresh[loop.loop_var], nest)
     return nest
 
 
-def _shared_loops(realize: SBlockRealize, inner: list[For]) -> set[Var]:
-    """Loops that a schedule fused from spatial and reduction axes; they may run not even once.
+def _repair_decomposed(parts: Sequence[tirx.Stmt]) -> list[tirx.Stmt]:
+    """Correct the inits that ``decompose_reduction`` put in front of loops fused before it.
 
-    An iterator that takes its values from such loops is initialised over its whole domain, which is
-    what dense axes range over. There is no such domain where the loops depend on stored structure.
+    The primitive copies such a loop for the init, with the reduction in it; it names what it makes
+    ``*_init`` and ``*_update``.
     """
-    uses = {IterVar.CommReduce: set(), IterVar.DataPar: set()}
-    for iter_var, value in zip(realize.block.iter_vars, realize.iter_values):
-        uses.setdefault(iter_var.iter_type, set()).update(variables_of(value))
-    both = uses[IterVar.CommReduce] & uses[IterVar.DataPar]
-    shared = {loop.loop_var for loop in inner} & both
-    for loop in inner:
-        if loop.loop_var in shared and _reads_memory(loop.extent):
-            raise ValueError(
-                f"block {realize.block.name_hint}: loop {loop.loop_var.name} is fused from spatial "
-                "and reduction loops and may be empty, so nothing would be initialised; call "
-                "decompose_reduction before the loops are fused"
-            )
-    known = {loop.loop_var for loop in inner}
-    for iter_var, value in zip(realize.block.iter_vars, realize.iter_values):
-        used = variables_of(value)
-        if iter_var.iter_type == IterVar.DataPar and used & shared and not used <= known:
-            return set()  # a tile of the axis: its loops tell which values it takes
-    return shared
+    names = {realize.block.name_hint for part in parts for _, realize in _blocks_of(part)}
+    repaired = []
+    for part in parts:
+        found = _blocks_of(part)
+        for loops, realize in found:
+            block = realize.block
+            name = block.name_hint.removesuffix("_init")
+            if name == block.name_hint or f"{name}_update" not in names:
+                continue
+            spatial = list(zip(block.iter_vars, realize.iter_values))
+            domain = init_domain(name, spatial, realize.predicate, loops)
+            if domain.added:
+                if len(found) > 1:
+                    raise ValueError(
+                        f"block {block.name_hint}: it shares loops that may be empty with other "
+                        "blocks; call decompose_reduction before the loops are fused"
+                    )
+                part = _nest(domain, block)
+        repaired.append(part)
+    return repaired
 
 
-def _reads_memory(expr: Expr) -> bool:
+def _blocks_of(stmt: tirx.Stmt) -> list[tuple[list[For], SBlockRealize]]:
+    """Blocks of a statement, not those inside them, with the loops around each."""
     found = []
-    tvm_ffi.structural_walk(expr, [(TensorLoad, found.append)])
-    return bool(found)
 
+    def visit(node: tirx.Stmt, loops: list[For]) -> None:
+        if isinstance(node, For):
+            visit(node.body, [*loops, node])
+        elif isinstance(node, tirx.SeqStmt):
+            for part in node.seq:
+                visit(part, loops)
+        elif isinstance(node, SBlockRealize):
+            found.append((loops, node))
 
-def _without(predicate: Expr, dropped: set[Var]) -> Expr:
-    """Drop the terms of a conjunction that mention a reduction loop."""
-    if isinstance(predicate, tirx.And):
-        left, right = _without(predicate.a, dropped), _without(predicate.b, dropped)
-        return tirx.And(left, right)
-    return tirx.const(True, "bool") if variables_of(predicate) & dropped else predicate
+    visit(stmt, [])
+    return found
 
 
 def _with_body(loop: For, loop_var: Var, body: tirx.Stmt) -> For:
