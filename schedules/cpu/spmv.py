@@ -54,6 +54,7 @@ def schedule(
         vectorize_groups(sch, lane, tile.lanes)
         if part is partial[0]:
             sch.annotate(steps, "tvm_sparse.tail", tile.lanes)
+            sch.annotate(steps, "tvm_sparse.rolled", True)
         else:
             sch.unroll(steps)
         init = sch.decompose_reduction(part, steps)

@@ -55,7 +55,7 @@ class EntryTile:
         lane.
     """
 
-    width: int = 8
+    width: int = 4
     lanes: int = 4
 
     def __post_init__(self) -> None:

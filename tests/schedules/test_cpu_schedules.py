@@ -314,3 +314,25 @@ def test_a_peeled_tail_has_no_predicated_vectors():
     assert vectors
     assert not any(isinstance(loop.body, tirx.IfThenElse) for loop in vectors)
     assert "masked_store" in after.script()
+
+
+@pytest.mark.parametrize("entries", range(9))
+def test_lanes_beyond_a_row_do_not_let_nan_in(entries):
+    matrix = sp.csr_matrix(
+        (
+            np.ones(entries + 9, "f4"),
+            ([0] * entries + [1] * 9, [*range(1, entries + 1), *range(9)]),
+        ),
+        shape=(2, 10),
+    )
+    values = np.where(np.arange(entries + 9) < entries, 1, np.nan).astype("f4")
+    x = np.arange(10, dtype="f4")
+    x[0] = np.nan
+    result = schedules.spmv.build()(values, x, None, matrix.indptr, matrix.indices)
+    assert result[0] == sum(range(1, entries + 1))
+    assert np.isnan(result[1])
+
+
+def test_llvm_does_not_unroll_the_loop_over_entries():
+    # LLVM marks what it has unrolled.
+    assert "llvm.loop.unroll.disable" not in schedules.spmv.build().inspect_source("ll")

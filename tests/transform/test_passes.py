@@ -14,11 +14,13 @@ from tvm_sparse.runtime import lower
 from tvm_sparse.transform import (
     HoistIndexLoads,
     HoistReductionInit,
+    KeepRolled,
     LowerSparseBuffer,
     LowerSparseIteration,
     RestoreArgumentShapes,
 )
 from tvm_sparse.transform._layout import LAYOUT_ATTR
+from tvm_sparse.transform.keep_rolled import ROLLED
 
 PROGRAMS = {
     "spmm": schedules.spmm.program,
@@ -224,3 +226,27 @@ def gather(a: S.handle, b: S.handle, c: S.handle, q: S.handle, p: S.handle,
         a=values, b=np.array([5, 7], np.float32), c=out, q=columns, p=ragged, m=2, n=3, w=2, nnz=2
     )
     assert np.array_equal(out, [[5, 7], [0, 0]])
+
+
+@pytest.mark.parametrize("stride", [1, 4])
+@pytest.mark.parametrize("kind", ["llvm", "cuda"])
+def test_rolled_loops_step_by_a_number_that_llvm_cannot_see(kind, stride):
+    x, y = tirx.decl_buffer((64,), "int32", "x"), tirx.decl_buffer((1,), "int32", "y")
+    n, t = tirx.Var("n", "int32"), tirx.Var("t", "int32")
+    position = t * stride if stride > 1 else t
+    body = tirx.BufferStore(y, tirx.BufferLoad(y, [0]) + tirx.BufferLoad(x, [position]), [0])
+    loop = tirx.For(t, 0, n, tirx.ForKind.SERIAL, body, annotations={ROLLED: True})
+    total = tirx.PrimFunc([x, y, n], loop).with_attr({"global_symbol": "total", "s_tir": True})
+    module = tvm.IRModule({"total": total.with_attr("target", tvm.target.Target(kind))})
+
+    loops = []
+    tvm_ffi.structural_walk(KeepRolled()(module)["total"], [(tirx.For, loops.append)])
+    assert ROLLED not in loops[0].annotations
+    assert (loops[0].step is None) == (kind == "cuda")
+
+    kernel = tvm.compile(tvm.IRModule({"total": total}), "llvm", tir_pipeline="tvm_sparse")
+    given, result = np.arange(64, dtype="int32"), np.zeros(1, "int32")
+    for count in range(17):
+        result[0] = 0
+        kernel["total"](tvm_ffi.from_dlpack(given), tvm_ffi.from_dlpack(result), count)
+        assert result[0] == stride * sum(range(count))

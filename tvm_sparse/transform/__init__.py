@@ -3,6 +3,7 @@
 from .argument_shapes import RestoreArgumentShapes
 from .balance import BalanceRows, Grain
 from .hoist_index_loads import HoistIndexLoads
+from .keep_rolled import KeepRolled
 from .lower_sparse_buffer import LowerSparseBuffer
 from .lower_sparse_iteration import LowerSparseIteration
 from .pipeline import PIPELINE_NAME, tvm_sparse_pipeline
@@ -15,6 +16,7 @@ __all__ = [
     "Grain",
     "HoistIndexLoads",
     "HoistReductionInit",
+    "KeepRolled",
     "LowerSparseBuffer",
     "LowerSparseIteration",
     "PeelVectorTail",

@@ -13,8 +13,26 @@ class _Unmaskable(Exception):
     """A statement that has no masked vector form."""
 
 
-def mask_vector_loop(loop: tirx.For, allocated: list[tirx.Buffer]) -> tirx.Stmt:
-    """Turn a predicated vector loop into one masked vector statement."""
+def mask_vector_loop(
+    loop: tirx.For,
+    allocated: list[tirx.Buffer],
+    most_lanes: int,
+    needs: list[tvm.ir.Expr | None],
+) -> tirx.Stmt:
+    """Turn a predicated vector loop into one masked vector statement.
+
+    Parameters
+    ----------
+    loop : For
+        The loop.
+    allocated : list of Buffer
+        Buffers that the function itself allocates.
+    most_lanes : int
+        The lanes from this one on are always off.
+    needs : list
+        What must hold for the statement to run with all lanes off is added; None where nothing
+        allows it.
+    """
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.body, tirx.IfThenElse):
         return loop
     if not is_guard(loop.body, loop.loop_var):
@@ -23,15 +41,20 @@ def mask_vector_loop(loop: tirx.For, allocated: list[tirx.Buffer]) -> tirx.Stmt:
     if not isinstance(store, tirx.BufferStore):
         return loop
     try:
-        return _masked_store(loop, loop.body.condition, store, allocated)
+        return _masked_store(loop, loop.body.condition, store, allocated, most_lanes, needs)
     except _Unmaskable:
         return _with_kind(loop, loop.extent, tirx.ForKind.UNROLLED, loop.body)
 
 
 def _masked_store(
-    loop: tirx.For, guard: tirx.LT, store: tirx.BufferStore, allocated: list[tirx.Buffer]
+    loop: tirx.For,
+    guard: tirx.LT,
+    store: tirx.BufferStore,
+    allocated: list[tirx.Buffer],
+    most_lanes: int,
+    needs: list[tvm.ir.Expr | None],
 ) -> tirx.Stmt:
-    """Write the store of a predicated vector loop as one vector statement; lane 0 is always on."""
+    """Write the store of a predicated vector loop as one vector statement."""
     _check_maskable(store)
     var, lanes = loop.loop_var, int(loop.extent)
     zero, one = tirx.IntImm(dtype_of(var), 0), tirx.IntImm(dtype_of(var), 1)
@@ -49,13 +72,44 @@ def _masked_store(
         return name
 
     def gather(expr):
-        """Load lane by lane; lanes that are off repeat the first: their own index may be anything."""
+        """Load lane by lane; lanes that are off must not use their own index, it may be anything."""
+        column = stored_index(expr.indices[-1]) if len(expr.indices) == 1 else None
+        if column is not None:
+            # They load element 0, which must exist.
+            needs.append(tirx.all(*(size > 0 for size in expr.source.ty.shape)))
+            values = [
+                tirx.BufferLoad(expr.source, [lane_of(column, lane)]) for lane in range(most_lanes)
+            ]
+            return together(values)
+        # They repeat the first lane, which is on.
+        needs.append(None)
         positions = [zero]
-        for lane in range(1, lanes):
+        for lane in range(1, most_lanes):
             here = tirx.IntImm(dtype_of(var), lane)
             positions.append(tirx.Select(tirx.IntImm("int32", lane) < rest, here, zero))
-        values = [at_value(expr, var, position) for position in positions]
+        return together([at_value(expr, var, position) for position in positions])
+
+    def together(values):
+        """A vector of one value for each lane; of zeros in lanes that are always off."""
+        values = values + [tirx.const(0, dtype_of(values[0]))] * (lanes - len(values))
         return tirx.Shuffle(values, [tirx.IntImm("int32", lane) for lane in range(lanes)])
+
+    def lane_of(vector, lane):
+        """An index as 64 bits: it is never negative, and to widen it so costs nothing."""
+        index = tirx.Shuffle([vector], [tirx.IntImm("int32", lane)])
+        return index.astype(dtype_of(index).replace("int", "uint")).astype("int64")
+
+    def stored_index(index):
+        """The vector of indices, 0 where a lane is off; None unless ``index`` is just stored ones."""
+        while isinstance(index, tirx.Cast):
+            index = index.value
+        if not isinstance(index, tvm.ir.TensorLoad) or len(index.indices) != 1:
+            return None
+        if stride_of(index.indices[0], var) != 1 or _contains(allocated, index.source):
+            return None
+        dtype = dtype_of(index)
+        off = tirx.Broadcast(tirx.IntImm(dtype, 0), lanes)
+        return bind(tirx.Select(mask, bind(load(index)), off))
 
     def load(expr):
         *outer, index = expr.indices

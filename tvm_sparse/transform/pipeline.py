@@ -13,6 +13,7 @@ from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from .argument_shapes import RestoreArgumentShapes
 from .balance import BalanceRows
 from .hoist_index_loads import HoistIndexLoads
+from .keep_rolled import KeepRolled
 from .lower_sparse_buffer import LowerSparseBuffer
 from .reduction_init import HoistReductionInit
 from .vector_tail import PeelVectorTail
@@ -80,6 +81,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         tirx.transform.RemoveNoOp(),
         s_tir.transform.RewriteUnsafeSelect(),
         HoistIndexLoads(),
+        KeepRolled(),
     ]
     if not enabled("tirx.disable_cse_tir"):
         loops.append(tirx.transform.CommonSubexprElim())

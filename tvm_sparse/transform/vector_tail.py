@@ -9,6 +9,8 @@ at most once, and one masked vector for what is left.
 
 from __future__ import annotations
 
+from functools import partial
+
 import tvm
 import tvm_ffi
 from tvm import tirx
@@ -21,6 +23,7 @@ from ._tile_loops import (
     dtype_of,
     guards,
     is_guard,
+    reads_memory,
     stride_of,
     tile_guard,
     uses,
@@ -115,8 +118,16 @@ def _peel(loop: tirx.For, lanes: int, allocated: list[tirx.Buffer]) -> tirx.Stmt
         body = _narrow(loop.body if masked else bare, loop, width, piece)
         body = _rebase(body, loop.loop_var, width, base)
         if masked and body is not None:
-            rule = (tirx.For, lambda inner: mask_vector_loop(inner, allocated))
-            body = tvm_ffi.structural_map(body, rule)
+            needs: list = []
+            most_lanes = lanes - 1 if piece == lanes else lanes
+            mask = partial(
+                mask_vector_loop, allocated=allocated, most_lanes=most_lanes, needs=needs
+            )
+            body = tvm_ffi.structural_map(body, (tirx.For, mask))
+            if reads_memory(extent) and all(need is not None for need in needs):
+                # Rows differ: running with all lanes off costs less than a wrong guess whether any is on.
+                pieces.insert(0, (analyzer.simplify(tirx.all(*needs)), body))
+                continue
         pieces.append((needed, body))
 
     if any(body is None for _, body in pieces):
@@ -153,13 +164,9 @@ def _parts(extent, width: int, lanes: int, walks_entries: bool) -> list[tuple]:
 
 def _walks_entries(body: tirx.Stmt) -> bool:
     """Whether a tile holds a loop whose extent is read from memory."""
-    reads: list = []
-
-    def visit(loop: tirx.For) -> None:
-        tvm_ffi.structural_walk(loop.extent, (tvm.ir.TensorLoad, reads.append))
-
-    tvm_ffi.structural_walk(body, (tirx.For, visit))
-    return bool(reads)
+    found: list[tirx.For] = []
+    tvm_ffi.structural_walk(body, (tirx.For, found.append))
+    return any(reads_memory(loop.extent) for loop in found)
 
 
 def _is_constant(expr, value: int) -> bool:
