@@ -106,7 +106,7 @@ def _mean(dtype: str, index_dtype: str, out: str, size) -> SparseFunc:
     @S.prim_func
     def segment_mean(x: S.handle, y: S.handle, indptr: S.handle, m: size, f: size, nnz: size):
         I = S.dense_fixed(m)
-        P = S.match_buffer(indptr, (m + 1,), index_dtype, align=1)
+        P = S.match_buffer(indptr, (m + 1,), index_dtype)
         E = S.dense_variable(I, (nnz, nnz), P, index_dtype)
         F = S.dense_fixed(f)
         X = S.match_sparse_buffer(x, (I, E, F), dtype)
@@ -136,7 +136,7 @@ def _extremum(
     @S.prim_func
     def segment_extremum(x: S.handle, y: S.handle, indptr: S.handle, m: size, f: size, nnz: size):
         I = S.dense_fixed(m)
-        P = S.match_buffer(indptr, (m + 1,), index_dtype, align=1)
+        P = S.match_buffer(indptr, (m + 1,), index_dtype)
         E = S.dense_variable(I, (nnz, nnz), P, index_dtype)
         F = S.dense_fixed(f)
         X = S.match_sparse_buffer(x, (I, E, F), dtype)
