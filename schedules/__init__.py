@@ -44,9 +44,7 @@ def find(program: SparseFunc) -> ModuleType | None:
 
 def compile_default(program: SparseFunc, target: Any = "llvm") -> Executable:
     """Compile an operator's program with its default schedule, any other program unscheduled."""
-    from . import cpu  # noqa: PLC0415 (schedules load with the first build)
-
     operator = find(program)
     if operator is None:
         return compile(program, target)
-    return build_default(program, getattr(cpu, operator.__name__.rsplit(".", 1)[-1]), target)
+    return build_default(operator.__name__, program, target)

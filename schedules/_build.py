@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -10,41 +11,53 @@ from tvm.s_tir import Schedule
 from ..ir import SparseFunc
 from ..runtime import Executable, compile, lower, resolve_target
 
-__all__ = ["build_default", "schedule_default", "specialized"]
+__all__ = ["build_default", "cpu_schedules"]
 
 
-def schedule_default(program: SparseFunc, cpu: ModuleType, target: Any = "llvm") -> Schedule:
-    """Lower a program and apply an operator's default CPU schedule.
+def build_default(
+    operator: str, program: SparseFunc, target: Any = "llvm", features: int | None = None
+) -> Executable:
+    """Compile a program with an operator's default CPU schedule.
 
     Parameters
     ----------
+    operator : str
+        ``__name__`` of the operator's module.
     program : SparseFunc
         The operator's program, specialised or not.
-    cpu : module
-        Holds ``schedule(sch, target=, name=)``.
     target : str, dict or tvm.target.Target
         The CPU.
+    features : int, optional
+        Feature width to compile for; left as it is by default.
 
     Returns
     -------
-    tvm.s_tir.Schedule
-        The scheduled program; go on with TVM's primitives, or compile it.
+    Executable
+        The kernel.
+
+    Raises
+    ------
+    ValueError
+        If the target is no CPU or the feature width no size.
     """
-    resolved = resolve_target(target)
-    schedule = Schedule(lower(program))
-    cpu.schedule(schedule, target=resolved, name=program.name)
-    return schedule
-
-
-def build_default(program: SparseFunc, cpu: ModuleType, target: Any = "llvm") -> Executable:
-    """Compile a program with an operator's default CPU schedule."""
+    program = _specialized(program, features)
     resolved = resolve_target(target)
     if resolved.kind.name != "llvm":
         raise ValueError(f"target: expected a CPU (llvm), found {resolved.kind.name}")
-    return compile(schedule_default(program, cpu, resolved), resolved)
+    schedule = Schedule(lower(program))
+    cpu_schedules(operator).schedule(schedule, target=resolved, name=program.name)
+    return compile(schedule, resolved)
 
 
-def specialized(program: SparseFunc, features: int | None) -> SparseFunc:
+def cpu_schedules(operator: str) -> ModuleType:
+    """Return the CPU schedules of the operator whose module has this ``__name__``.
+
+    They load with the first build.
+    """
+    return import_module(f".cpu.{operator.rpartition('.')[2]}", __package__)
+
+
+def _specialized(program: SparseFunc, features: int | None) -> SparseFunc:
     """Bind the feature width, if one is given."""
     if features is None:
         return program

@@ -20,7 +20,7 @@ from tvm.script import sparse as S
 
 from ..ir import SparseFunc
 from ..runtime import Executable
-from ._build import build_default, specialized
+from ._build import build_default, cpu_schedules
 from ._types import check_index_dtype, result_dtype
 
 __all__ = ["build", "program", "reference", "space"]
@@ -162,11 +162,7 @@ def build(
     ValueError
         If an argument is not supported.
     """
-    from .cpu import sddmm as cpu  # noqa: PLC0415 (schedules load with the first build)
-
-    return build_default(
-        specialized(program(dtype, index_dtype, out_dtype, scaled), features), cpu, target
-    )
+    return build_default(__name__, program(dtype, index_dtype, out_dtype, scaled), target, features)
 
 
 def space(schedule: Schedule, target: Any = None, name: str = "sddmm") -> list[Schedule]:
@@ -181,9 +177,7 @@ def space(schedule: Schedule, target: Any = None, name: str = "sddmm") -> list[S
     name : str
         Name of the program, and of its main iteration.
     """
-    from .cpu import sddmm as cpu  # noqa: PLC0415
-
-    return cpu.space(schedule, target=target, name=name)
+    return cpu_schedules(__name__).space(schedule, target=target, name=name)
 
 
 def reference(

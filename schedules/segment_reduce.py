@@ -17,7 +17,7 @@ from tvm.script import sparse as S
 
 from ..ir import SparseFunc
 from ..runtime import Executable
-from ._build import build_default, specialized
+from ._build import build_default, cpu_schedules
 from ._types import FLOATS, check_index_dtype, result_dtype
 
 __all__ = ["OPERATIONS", "build", "program", "reference", "space"]
@@ -183,10 +183,8 @@ def build(
     ValueError
         If an argument is not supported.
     """
-    from .cpu import segment_reduce as cpu  # noqa: PLC0415 (schedules load with the first build)
-
     return build_default(
-        specialized(program(operation, dtype, index_dtype, out_dtype, empty), features), cpu, target
+        __name__, program(operation, dtype, index_dtype, out_dtype, empty), target, features
     )
 
 
@@ -202,9 +200,7 @@ def space(schedule: Schedule, target: Any = None, name: str = "segment_sum") -> 
     name : str
         Name of the program, and of its main iteration.
     """
-    from .cpu import segment_reduce as cpu  # noqa: PLC0415
-
-    return cpu.space(schedule, target=target, name=name)
+    return cpu_schedules(__name__).space(schedule, target=target, name=name)
 
 
 def reference(operation: str, x: np.ndarray, indptr: np.ndarray, empty: str = "zero") -> np.ndarray:

@@ -11,7 +11,7 @@ from tvm.script import sparse as S
 
 from ..ir import SparseFunc
 from ..runtime import Executable
-from ._build import build_default, specialized
+from ._build import build_default, cpu_schedules
 from ._types import check_index_dtype, result_dtype
 
 __all__ = ["build", "program", "reference", "space"]
@@ -110,9 +110,7 @@ def build(
     ValueError
         If an argument is not supported.
     """
-    from .cpu import spmm as cpu  # noqa: PLC0415 (schedules load with the first build)
-
-    return build_default(specialized(program(dtype, index_dtype, out_dtype), features), cpu, target)
+    return build_default(__name__, program(dtype, index_dtype, out_dtype), target, features)
 
 
 def space(schedule: Schedule, target: Any = None, name: str = "spmm") -> list[Schedule]:
@@ -127,9 +125,7 @@ def space(schedule: Schedule, target: Any = None, name: str = "spmm") -> list[Sc
     name : str
         Name of the program, and of its main iteration.
     """
-    from .cpu import spmm as cpu  # noqa: PLC0415
-
-    return cpu.space(schedule, target=target, name=name)
+    return cpu_schedules(__name__).space(schedule, target=target, name=name)
 
 
 def reference(a: sp.spmatrix, b: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from tvm.script import sparse as S
 
 from ..ir import SparseFunc
 from ..runtime import Executable
-from ._build import build_default
+from ._build import build_default, cpu_schedules
 from ._types import check_index_dtype, result_dtype
 
 __all__ = ["build", "program", "reference", "space"]
@@ -105,9 +105,7 @@ def build(
     ValueError
         If an argument is not supported.
     """
-    from .cpu import spmv as cpu  # noqa: PLC0415 (schedules load with the first build)
-
-    return build_default(program(dtype, index_dtype, out_dtype), cpu, target)
+    return build_default(__name__, program(dtype, index_dtype, out_dtype), target)
 
 
 def space(schedule: Schedule, target: Any = None, name: str = "spmv") -> list[Schedule]:
@@ -122,9 +120,7 @@ def space(schedule: Schedule, target: Any = None, name: str = "spmv") -> list[Sc
     name : str
         Name of the program, and of its main iteration.
     """
-    from .cpu import spmv as cpu  # noqa: PLC0415
-
-    return cpu.space(schedule, target=target, name=name)
+    return cpu_schedules(__name__).space(schedule, target=target, name=name)
 
 
 def reference(a: sp.spmatrix, x: np.ndarray) -> np.ndarray:
