@@ -12,12 +12,12 @@ import tvm_sparse
 from tvm_sparse import schedules
 from tvm_sparse.runtime import lower
 from tvm_sparse.transform import (
+    AcceptNaturalArguments,
     HoistIndexLoads,
     HoistReductionInit,
     KeepRolled,
     LowerSparseBuffer,
     LowerSparseIteration,
-    RestoreArgumentShapes,
 )
 from tvm_sparse.transform._layout import LAYOUT_ATTR
 from tvm_sparse.transform.keep_rolled import ROLLED
@@ -179,9 +179,9 @@ def test_empty_rows_are_initialised_under_stock_schedules(apply, features):
     assert np.allclose(out, EMPTY_ROWS @ dense, atol=1e-6)
 
 
-def test_argument_shapes_are_natural_and_checked_by_the_entry_code():
-    restored = RestoreArgumentShapes()(to_loops(lower(schedules.spmm.program())))
-    assert len(restored["spmm"].params[1].ty.shape) == 2
+def test_arguments_have_natural_shapes_checked_by_the_entry_code():
+    accepting = AcceptNaturalArguments()(to_loops(lower(schedules.spmm.program())))
+    assert len(accepting["spmm"].params[1].ty.shape) == 2
     built = tvm.compile(lower(schedules.spmm.program()), "llvm", tir_pipeline="tvm_sparse")
     arrays = [np.zeros(s, np.float32) for s in ((2,), (3, 4), (5, 4))]
     arrays += [np.zeros(6, np.int32), np.zeros(2, np.int32)]

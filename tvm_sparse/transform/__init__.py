@@ -1,17 +1,18 @@
 """Passes: one a file, each an ordinary TVM pass over ``IRModule`` s."""
 
-from .argument_shapes import RestoreArgumentShapes
 from .balance import BalanceRows, Grain
 from .hoist_index_loads import HoistIndexLoads
 from .keep_rolled import KeepRolled
 from .lower_sparse_buffer import LowerSparseBuffer
 from .lower_sparse_iteration import LowerSparseIteration
+from .natural_arguments import AcceptNaturalArguments
 from .pipeline import PIPELINE_NAME, tvm_sparse_pipeline
 from .reduction_init import HoistReductionInit
 from .vector_tail import PeelVectorTail
 
 __all__ = [
     "PIPELINE_NAME",
+    "AcceptNaturalArguments",
     "BalanceRows",
     "Grain",
     "HoistIndexLoads",
@@ -20,6 +21,5 @@ __all__ = [
     "LowerSparseBuffer",
     "LowerSparseIteration",
     "PeelVectorTail",
-    "RestoreArgumentShapes",
     "tvm_sparse_pipeline",
 ]

@@ -10,11 +10,11 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
-from .argument_shapes import RestoreArgumentShapes
 from .balance import BalanceRows
 from .hoist_index_loads import HoistIndexLoads
 from .keep_rolled import KeepRolled
 from .lower_sparse_buffer import LowerSparseBuffer
+from .natural_arguments import AcceptNaturalArguments
 from .reduction_init import HoistReductionInit
 from .vector_tail import PeelVectorTail
 
@@ -60,7 +60,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
     loops = [
         BalanceRows(),
         PeelVectorTail(),
-        RestoreArgumentShapes(),
+        AcceptNaturalArguments(),
         tirx.transform.FlattenBuffer(),
         tirx.transform.BF16ComputeLegalize(),
         tirx.transform.NarrowDataType(32),

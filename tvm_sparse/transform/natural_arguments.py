@@ -1,4 +1,4 @@
-"""Give compiled functions the natural shapes and alignments of their arguments.
+"""Let compiled functions take arguments as callers hold them: naturally shaped and aligned.
 
 Loops use flat buffers; callers hold a dense operand as ``(n, f)`` and ELL values as ``(m, width)``.
 With the natural shape in the signature, TVM's own entry code checks rank, shape and dtype of every
@@ -15,11 +15,11 @@ from tvm.tirx.buffer import BufferType, buffer_data
 
 from ._layout import evaluate_size, read_layout
 
-__all__ = ["RestoreArgumentShapes"]
+__all__ = ["AcceptNaturalArguments"]
 
 
-@tvm.transform.module_pass(opt_level=0, name="RestoreArgumentShapes")
-class RestoreArgumentShapes:
+@tvm.transform.module_pass(opt_level=0, name="AcceptNaturalArguments")
+class AcceptNaturalArguments:
     """Replace parameters by those of natural shape and alignment, which the old ones alias.
 
     Before::
@@ -28,7 +28,7 @@ class RestoreArgumentShapes:
 
     After::
 
-        def spmm(..., B: T.Buffer((n, f), "float32"), ...):
+        def spmm(..., B: T.Buffer((n, f), "float32", align=4), ...):
             B_flat = T.decl_buffer((n * f,), "float32", data=B.data)
             ...
     """
@@ -37,11 +37,11 @@ class RestoreArgumentShapes:
         """Rewrite the signatures of all functions; only those with a layout change shape."""
         rewritten = IRModule(attrs=module.attrs)
         for var, func in module.functions.items():
-            rewritten[var] = _restore(func) if isinstance(func, tirx.PrimFunc) else func
+            rewritten[var] = _accept_natural(func) if isinstance(func, tirx.PrimFunc) else func
         return rewritten
 
 
-def _restore(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def _accept_natural(func: tirx.PrimFunc) -> tirx.PrimFunc:
     layout = read_layout(func) or {"args": [{}] * len(func.params)}
     scalars = {arg.get("name"): p for arg, p in zip(layout["args"], func.params)}
     params: list[Var] = []
