@@ -39,7 +39,8 @@ class CSR(Format):
         rows, columns = shape
         build = LayoutBuilder(prefix, index_dtype)
         row = build.dense("I", rows, dims=[0])
-        build.compressed("J", row, columns, dims=[1], unique=not self.keeps_duplicates)
+        unique = not self.keeps_duplicates
+        build.compressed("J", row, columns, dims=[1], unique=unique, distinct=unique)
         return build.finish(list, list)
 
     def store(self, entries: Entries, index_dtype: np.dtype) -> Storage:

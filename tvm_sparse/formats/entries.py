@@ -102,7 +102,7 @@ def as_entries(tensor: Any, rank: int | None = None, label: str = "tensor") -> E
     TypeError, ValueError
         If the tensor is of another kind or rank, or a coordinate is out of range.
     """
-    entries = _read(tensor, label)
+    entries = _normalized(_read(tensor, label), label)
     if rank is not None and len(entries.shape) != rank:
         raise ValueError(f"{label}: expected {rank} dimensions, found {len(entries.shape)}")
     for dim, (found, extent) in enumerate(zip(entries.coordinates, entries.shape)):
@@ -119,6 +119,30 @@ def as_entries(tensor: Any, rank: int | None = None, label: str = "tensor") -> E
     return entries
 
 
+def _normalized(entries: Entries, label: str) -> Entries:
+    """Bring coordinates to int32 or int64 and values to native byte order; check the rest."""
+    coordinates, values, shape = entries.coordinates, entries.values, entries.shape
+    if len(coordinates) != len(shape):
+        raise ValueError(
+            f"{label}: expected {len(shape)} arrays of coordinates, found {len(coordinates)}"
+        )
+    if any(extent < 0 for extent in shape):
+        raise ValueError(f"{label}: expected a shape of sizes >= 0, found {tuple(shape)}")
+    if values.ndim != 1:
+        raise ValueError(f"{label}: expected one value for each entry, found shape {values.shape}")
+    if values.dtype.kind in "OSUMm" or values.dtype.fields is not None:
+        raise TypeError(f"{label}: expected values that are numbers, found {values.dtype}")
+    narrow = ("int32", "int64")
+    return Entries(
+        tuple(
+            c if c.dtype.name in narrow and c.dtype.isnative else c.astype("int64")
+            for c in coordinates
+        ),
+        values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("=")),
+        tuple(int(extent) for extent in shape),
+    )
+
+
 def _read(tensor: Any, label: str) -> Entries:
     if isinstance(tensor, Entries):
         return tensor
@@ -132,16 +156,13 @@ def _read(tensor: Any, label: str) -> Entries:
     if isinstance(tensor, tuple) and len(tensor) == 3:
         coordinates, values, shape = tensor
         arrays = tuple(np.ascontiguousarray(c) for c in coordinates)
+        arrays = tuple(c if c.size else c.astype("int64") for c in arrays)
         for dim, array in enumerate(arrays):
             if array.ndim != 1 or array.dtype.kind not in "iu":
                 raise ValueError(
                     f"{label}: expected integer vectors of coordinates, found {array.dtype} of "
                     f"shape {array.shape} in dimension {dim}"
                 )
-        if len(arrays) != len(shape):
-            raise ValueError(
-                f"{label}: expected {len(shape)} arrays of coordinates, found {len(arrays)}"
-            )
         return Entries(arrays, np.ascontiguousarray(values), tuple(int(n) for n in shape))
     raise TypeError(
         f"{label}: expected a SciPy sparse matrix, a PyTorch sparse tensor, packed values or "
@@ -150,11 +171,12 @@ def _read(tensor: Any, label: str) -> Entries:
 
 
 def _from_scipy(matrix: Any) -> Entries:
-    if matrix.format == "csr":
+    if matrix.format == "csr" and len(matrix.shape) == 2:
+        count = matrix.nnz  # the arrays may be longer
         rows = np.repeat(
             np.arange(matrix.shape[0], dtype=matrix.indices.dtype), np.diff(matrix.indptr)
         )
-        return Entries((rows, matrix.indices), matrix.data, matrix.shape)
+        return Entries((rows, matrix.indices[:count]), matrix.data[:count], matrix.shape)
     coo = matrix.tocoo()
     coordinates = coo.coords if hasattr(coo, "coords") else (coo.row, coo.col)
     return Entries(tuple(coordinates), coo.data, coo.shape)
@@ -165,10 +187,10 @@ def _from_torch(tensor: Any, label: str) -> Entries:
     if not layout.startswith("sparse"):
         raise TypeError(f"{label}: expected a sparse tensor, found one of layout {layout}")
     coo = tensor if layout == "sparse_coo" else tensor.to_sparse_coo()
-    if coo.values().ndim != 1:
+    if coo.dense_dim():
         raise ValueError(f"{label}: expected one value for each entry, found a hybrid tensor")
     # Not coalesced: repeated coordinates are kept as they are.
-    values = coo._values().detach().cpu().resolve_neg()
+    values = coo._values().detach().cpu().resolve_neg().resolve_conj()
     if str(values.dtype) == "torch.bfloat16":
         from ml_dtypes import bfloat16  # noqa: PLC0415 (comes with TVM)
 

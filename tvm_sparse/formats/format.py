@@ -109,8 +109,10 @@ class Format(ABC):
             raise ValueError(f"index_dtype: expected 'int32' or 'int64', found {index_dtype!r}")
         given = as_entries(tensor, self.rank)
         entries, places = _prepare(given, self.keeps_duplicates)
-        storage = self.store(entries, np.dtype(index_dtype))
-        _check_sizes(self.name, storage, given.shape, np.dtype(index_dtype))
+        dtype = np.dtype(index_dtype)
+        check_fits(self.name, max(given.shape, default=0), dtype)
+        storage = self.store(entries, dtype)
+        check_fits(self.name, max(storage.values.size, *storage.sizes.values(), 0), dtype)
         return Packed(self, given.shape, storage, places)
 
     def __repr__(self) -> str:
@@ -165,16 +167,19 @@ class Packed:
     def unpack(self) -> sp.csr_matrix | sp.coo_array:
         """Return the tensor as SciPy holds it: CSR for matrices, else COO.
 
-        Explicit zeros stay, padding goes; matrices have sorted columns.
+        Explicit zeros stay, padding goes; entries are sorted. SciPy holds no half precision: float16
+        and bfloat16 values become float32, which is exact; :meth:`entries` keeps the dtype.
         """
-        entries = self.entries()
+        entries = self.entries().sorted()
+        values = entries.values
+        if values.dtype == np.float16 or values.dtype.kind == "V":
+            values = values.astype(np.float32)
         if len(self.shape) != 2:
-            return sp.coo_array((entries.values, entries.coordinates), shape=self.shape)
-        entries = entries.sorted()
+            return sp.coo_array((values, entries.coordinates), shape=self.shape)
         rows, columns = entries.coordinates
         indptr = np.zeros(self.shape[0] + 1, columns.dtype)
         np.cumsum(np.bincount(rows, minlength=self.shape[0]), out=indptr[1:])
-        return sp.csr_matrix((entries.values, columns, indptr), shape=self.shape)
+        return sp.csr_matrix((values, columns, indptr), shape=self.shape)
 
     def update_values(self, values: np.ndarray) -> None:
         """Replace the values, the structure stays.
@@ -187,21 +192,23 @@ class Packed:
 
         Raises
         ------
-        ValueError
-            If there are more or fewer of them.
+        TypeError, ValueError
+            If they are of another kind, or there are more or fewer of them.
         """
         given = np.asarray(values)
         slots, places = self.storage.slots, self.places
         count = slots.size if places is None else places.size
         if given.shape != (count,):
             raise ValueError(f"values: expected shape ({count},), found {given.shape}")
+        if not np.can_cast(given.dtype, self.values.dtype, "same_kind"):
+            raise TypeError(f"values: expected {self.values.dtype}, found {given.dtype}")
         flat = self.values.reshape(-1)
         if places is None:
             flat[slots] = given
         elif places.size == slots.size:
             flat[slots[places]] = given
         else:
-            flat[slots] = _sum_by_place(given, places, slots.size).astype(flat.dtype)
+            flat[slots] = _sum_by_place(given, places).astype(flat.dtype)
 
     def arguments(self, name: str) -> dict[str, Any]:
         """Return what a kernel takes for this tensor, by parameter name.
@@ -216,7 +223,7 @@ class Packed:
         return {name: self.values, **{f"{name}_{key}": part for key, part in parts.items()}}
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the slots where their entries lie in the matrix, one colour for each stored row of slots.
+        """Draw where entries lie in the matrix, coloured in the order in which they are stored.
 
         Parameters
         ----------
@@ -228,7 +235,7 @@ class Packed:
         matplotlib.axes.Axes
             The drawing.
         """
-        from .plot import draw  # noqa: PLC0415 (matplotlib is an extra)
+        from .plot import draw  # noqa: PLC0415 (only drawing needs matplotlib)
 
         return draw(self, ax)
 
@@ -250,22 +257,26 @@ def _prepare(given: Entries, keeps_duplicates: bool) -> tuple[Entries, np.ndarra
     rank = np.cumsum(first) - 1
     unique = Entries(
         tuple(c[first] for c in entries.coordinates),
-        _sum_by_place(entries.values, rank, int(rank[-1]) + 1),
+        _sum_by_place(entries.values, rank),
         entries.shape,
     )
     return unique, rank if places is None else rank[places]
 
 
-def _sum_by_place(values: np.ndarray, places: np.ndarray, count: int) -> np.ndarray:
+def _sum_by_place(values: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Sum the values of each place, in the order of the source; every place has at least one.
+
+    Starts from the first value and not from zero, which would lose the sign of -0.0.
+    """
     wide = np.result_type(values.dtype, np.float32) if values.dtype.kind in "fV" else values.dtype
-    total = np.zeros(count, wide)
-    np.add.at(total, places, values.astype(wide))
-    return total.astype(values.dtype)
+    order = np.argsort(places, kind="stable")
+    begins = np.concatenate([[0], np.flatnonzero(np.diff(places[order])) + 1])
+    return np.add.reduceat(values[order].astype(wide), begins).astype(values.dtype)
 
 
-def _check_sizes(name: str, storage: Storage, shape: Sequence[int], dtype: np.dtype) -> None:
-    largest = max([storage.values.size, *shape, *storage.sizes.values()], default=0)
-    if largest > np.iinfo(dtype).max:
+def check_fits(name: str, size: int, dtype: np.dtype) -> None:
+    """Refuse a size, of a tensor in the format called ``name``, that an index dtype cannot hold."""
+    if size > np.iinfo(dtype).max:
         raise ValueError(
-            f"{name}: {largest} does not fit index_dtype {dtype}; pass index_dtype='int64'"
+            f"{name}: size {size} does not fit index_dtype {dtype.name}; pass index_dtype='int64'"
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 from tvm import tirx
 from tvm.ir import Expr, Var
@@ -29,8 +30,9 @@ class StoredAxis:
     dims : tuple of int
         Dimensions of the tensor that its coordinate takes part in.
     distinct : bool
-        Whether two entries of the axis always belong to different coordinates of those dimensions. A
-        loop over one that is not is no spatial loop of a result over these dimensions.
+        Whether two entries of the axis under the same parent entry always belong to different
+        coordinates of those dimensions. A loop over one that is not is no spatial loop of a result
+        over these dimensions.
     """
 
     axis: Axis
@@ -187,6 +189,10 @@ class LayoutBuilder:
         return f"{self.prefix}_{name}"
 
     def _array(self, name: str, length: Expr) -> Var:
+        if name in self.params:
+            raise ValueError(
+                f"{self.prefix}: expected a new name for an array, found {name!r} again"
+            )
         itemsize = 4 if self.index_dtype == "int32" else 8
         self.params[name] = tirx.decl_buffer(
             [length], self.index_dtype, f"{self.prefix}_{name}", data_alignment=itemsize
@@ -194,4 +200,4 @@ class LayoutBuilder:
         return self.params[name]
 
     def _expr(self, size: Expr | int) -> Expr:
-        return tirx.const(size, self.index_dtype) if isinstance(size, int) else size
+        return tirx.const(int(size), self.index_dtype) if isinstance(size, Integral) else size
