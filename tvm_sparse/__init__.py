@@ -12,16 +12,19 @@ import tvm.script as _script  # noqa: E402 (versions are checked first)
 
 _script.register_dialect("sparse", "tvm_sparse.script")
 
-from . import ir, schedules, transform  # noqa: E402
+from . import formats, ir, schedules, transform  # noqa: E402
 from .errors import SparseProgramError  # noqa: E402
 from .runtime import Executable, compile, load  # noqa: E402
+from .schedule import SparseSchedule  # noqa: E402
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Executable",
     "SparseProgramError",
+    "SparseSchedule",
     "compile",
+    "formats",
     "ir",
     "load",
     "schedules",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from tvm import tirx
 from tvm.ir import Expr, Var
 from tvm_ffi import Object
 from tvm_ffi.dataclasses import field, py_class
 
 from .axis import Axis, multiply_sizes
 
-__all__ = ["SparseBuffer", "ancestors"]
+__all__ = ["SparseBuffer", "ancestors", "declare_buffer"]
 
 
 @py_class("tvm_sparse.SparseBuffer", frozen=True)
@@ -75,3 +78,17 @@ def storage_sizes(axis: Axis) -> list[Expr]:
     if axis.kind == "sparse_fixed":
         return [*storage_sizes(axis.parent), axis.nnz_cols]
     return [axis.slots]
+
+
+def declare_buffer(shape: Sequence[Expr], dtype: str, name: str, scope: str = "global") -> Var:
+    """Declare a buffer that may lie at any address its elements may lie at."""
+    itemsize = max(1, _bits(dtype) // 8)
+    return tirx.decl_buffer(list(shape), dtype, name, scope=scope, data_alignment=itemsize)
+
+
+def _bits(dtype: str) -> int:
+    if dtype == "bool":
+        return 8
+    if dtype == "bfloat16":
+        return 16
+    return int("".join(ch for ch in dtype if ch.isdigit()) or 32)

@@ -24,6 +24,7 @@ from ..ir import (
     SparseFixedAxis,
     SparseVariableAxis,
 )
+from ..ir.buffer import declare_buffer
 
 __all__ = [
     "alloc_sparse_buffer",
@@ -106,20 +107,6 @@ class FunctionState:
             )
         self.matched[handle] = declare_buffer(shape, dtype, name)
         return self.matched[handle]
-
-
-def declare_buffer(shape: Sequence[Expr], dtype: str, name: str, scope: str = "global") -> Var:
-    """Declare a buffer that may lie at any address its elements may lie at."""
-    itemsize = max(1, _bits(dtype) // 8)
-    return tirx.decl_buffer(list(shape), dtype, name, scope=scope, data_alignment=itemsize)
-
-
-def _bits(dtype: str) -> int:
-    if dtype == "bool":
-        return 8
-    if dtype == "bfloat16":
-        return 16
-    return int("".join(ch for ch in dtype if ch.isdigit()) or 32)
 
 
 def _definition(function):

@@ -1,0 +1,467 @@
+"""Hold a sparse operand as a sum of parts, each in its own format.
+
+The iteration that uses the operand becomes one iteration for each part, over the axes of the part's
+format. Where the operand is reduced over, the result is initialised once before them and every part adds
+to it; otherwise each part computes entries of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Expr, TensorLoad, Var
+
+from ..errors import SparseProgramError
+from ..formats import Format, Layout
+from ..ir import Axis, SparseBuffer, SparseFunc, SparseIteration
+from ..ir.buffer import ancestors, declare_buffer
+from .iterations import find_iteration, iterations_of, replace_iteration, with_fields
+
+__all__ = ["decompose_operands"]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One format of the operands, on the sizes of the program."""
+
+    name: str
+    layout: Layout
+    buffers: list[SparseBuffer]  # one for each operand
+    arg_names: list[str]
+
+    @property
+    def axes(self) -> list[Axis]:
+        return [stored.axis for stored in self.layout.axes]
+
+
+def decompose_operands(
+    func: SparseFunc,
+    iteration_name: str,
+    operand_names: Sequence[str],
+    formats: Mapping[str, Format],
+) -> tuple[SparseFunc, list[str]]:
+    """Rewrite an iteration for operands that are sums of parts.
+
+    Parameters
+    ----------
+    func : SparseFunc
+        The function.
+    iteration_name : str
+        The iteration; the operands are indexed there by its very iterators.
+    operand_names : sequence of str
+        Buffers stored over the same axes; they get common index arrays.
+    formats : dict of str to Format
+        The parts, by name.
+
+    Returns
+    -------
+    SparseFunc
+        The function; the parts' values, arrays and sizes are parameters in place of the operands'.
+    list of str
+        Names of the new iterations, that of the initialisation first if there is one.
+    """
+    label = f"decompose_format: iteration {iteration_name}"
+    iteration = find_iteration(func, iteration_name)
+    operands = [_operand(func, name, label) for name in operand_names]
+    places = _places_of_axes(iteration, operands, label)
+    _check_accesses(func, iteration, operands, places, label)
+    prefix = func.arg_names[_param_index(func, operands[0])]
+    parts = [_part(func, operands, prefix, name, fmt, label) for name, fmt in formats.items()]
+
+    reduced = any(iteration.kinds[place] == "R" for place in places)
+    separate_init = iteration.init if reduced else None
+    if reduced:
+        _check_accumulates(iteration, label)
+    new = [_part_iteration(iteration, operands, places, part, reduced) for part in parts]
+    if separate_init is not None:
+        new.insert(0, _init_iteration(iteration))
+    changed = replace_iteration(func, iteration, new)
+    return _with_parameters(changed, operands, parts), [it.name for it in new]
+
+
+# --- what may be decomposed --------------------------------------------------------------------
+
+
+def _operand(func: SparseFunc, name: str, label: str) -> SparseBuffer:
+    for buffer, arg in ((b, func.arg_names[_param_index(func, b)]) for b in func.buffers):
+        if name in (buffer.name, arg):
+            return buffer
+    found = ", ".join(buffer.name for buffer in func.buffers)
+    raise SparseProgramError(f"{label}: expected one of the sparse buffers {found}, found {name!r}")
+
+
+def _param_index(func: SparseFunc, buffer: SparseBuffer) -> int:
+    return next(k for k, param in enumerate(func.params) if param.same_as(buffer.buffer))
+
+
+def _places_of_axes(
+    iteration: SparseIteration, operands: Sequence[SparseBuffer], label: str
+) -> list[int]:
+    """Which iterators go over the operands' axes."""
+    axes = list(operands[0].axes)
+    for other in operands[1:]:
+        if list(other.axes) != axes:
+            raise SparseProgramError(
+                f"{label}: operands {operands[0].name} and {other.name} are stored over different "
+                f"axes ({_names(axes)} and {_names(other.axes)}); decompose them one after the other"
+            )
+    loops = list(iteration.axes)
+    if len(loops) != len(iteration.iter_vars):
+        raise SparseProgramError(f"{label}: decompose operands before loops are fused")
+    places = []
+    for axis in axes:
+        if axis not in loops:
+            raise SparseProgramError(
+                f"{label}: axis {axis.name} of operand {operands[0].name} is not iterated there; it "
+                f"iterates {_names(loops)}"
+            )
+        places.append(loops.index(axis))
+    return places
+
+
+def _check_accesses(
+    func: SparseFunc,
+    iteration: SparseIteration,
+    operands: Sequence[SparseBuffer],
+    places: Sequence[int],
+    label: str,
+) -> None:
+    """An operand is indexed by the iterators of its axes, and by nothing else."""
+    variables = [iteration.iter_vars[place] for place in places]
+    buffers = {operand.buffer: operand for operand in operands}
+
+    def check(buffer: Var, indices: Sequence[Expr]) -> None:
+        operand = buffers.get(buffer)
+        if operand is None:
+            return
+        same = all(
+            isinstance(index, Var) and index.same_as(var) for index, var in zip(indices, variables)
+        )
+        if not same:
+            written = ", ".join(str(index) for index in indices)
+            raise SparseProgramError(
+                f"{label}: expected {operand.name}[{', '.join(v.name for v in variables)}], found "
+                f"{operand.name}[{written}], which may be an entry of another part"
+            )
+
+    for stmt in [iteration.body, *([] if iteration.init is None else [iteration.init])]:
+        tvm_ffi.structural_walk(
+            stmt,
+            [
+                (TensorLoad, lambda load: check(load.source, load.indices)),
+                (tirx.BufferStore, lambda store: check(store.buffer, store.indices)),
+            ],
+        )
+        if any(True for _ in iterations_of(stmt)):
+            raise SparseProgramError(f"{label}: it holds iterations; decompose those inside")
+    stored = _stored_buffers(iteration)
+    for operand in operands:
+        if operand.buffer in stored and _used_outside(func, iteration, operand.buffer):
+            raise SparseProgramError(
+                f"{label}: operand {operand.name} is a result that other statements use as well, and "
+                "they would not see its parts"
+            )
+
+
+def _stored_buffers(node: tvm_ffi.Object) -> set[Var]:
+    found: set[Var] = set()
+    tvm_ffi.structural_walk(node, [(tirx.BufferStore, lambda store: found.add(store.buffer))])
+    return found
+
+
+def _used_outside(func: SparseFunc, iteration: SparseIteration, buffer: Var) -> bool:
+    return _count_uses(func.body, buffer) > _count_uses(iteration, buffer)
+
+
+def _count_uses(node: tvm_ffi.Object, buffer: Var) -> int:
+    uses: list[int] = []
+
+    def note(used: Var) -> None:
+        if used.same_as(buffer):
+            uses.append(1)
+
+    tvm_ffi.structural_walk(
+        node,
+        [
+            (TensorLoad, lambda load: note(load.source)),
+            (tirx.BufferStore, lambda store: note(store.buffer)),
+        ],
+    )
+    return len(uses)
+
+
+def _check_accumulates(iteration: SparseIteration, label: str) -> None:
+    """Every store adds to what is there: ``X[...] = op(X[...], term)``, ``op`` sum, product, max, min."""
+    stores: list[tirx.BufferStore] = []
+    tvm_ffi.structural_walk(iteration.body, [(tirx.BufferStore, stores.append)])
+    for store in stores:
+        value = store.value
+        while isinstance(value, tirx.Cast):
+            value = value.value
+        operators = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min)
+        sides = []
+        if isinstance(value, operators):
+            sides = [value.a] if isinstance(value, tirx.Sub) else [value.a, value.b]
+        own = [side for side in sides if _loads(side, store)]
+        others = [side for side in (value.a, value.b) if side not in own] if sides else []
+        if len(own) != 1 or any(_count_uses(side, store.buffer) for side in others):
+            raise SparseProgramError(
+                f"{label}: the parts are combined in {store.buffer.name}, so every statement must be "
+                f"{store.buffer.name}[...] = op({store.buffer.name}[...], term) with op one of +, -, "
+                "*, max, min; found another one"
+            )
+
+
+def _loads(expr: Expr, store: tirx.BufferStore) -> bool:
+    while isinstance(expr, tirx.Cast):
+        expr = expr.value
+    return (
+        isinstance(expr, TensorLoad)
+        and expr.source.same_as(store.buffer)
+        and all(map(tvm_ffi.structural_equal, expr.indices, store.indices))
+    )
+
+
+def _names(axes: Sequence[Axis]) -> str:
+    return ", ".join(axis.name for axis in axes)
+
+
+# --- the parts ---------------------------------------------------------------------------------
+
+
+def _part(
+    func: SparseFunc,
+    operands: Sequence[SparseBuffer],
+    prefix: str,
+    name: str,
+    fmt: Format,
+    label: str,
+) -> _Part:
+    axes = operands[0].axes
+    if fmt.rank != len(axes):
+        raise SparseProgramError(
+            f"{label}: operand {operands[0].name} has {len(axes)} dimensions, and format {fmt.name} "
+            f"stores {fmt.rank}"
+        )
+    index_dtype = str(axes[-1].dtype)
+    shape = [axis.length for axis in axes]
+    layout = fmt.layout(f"{prefix}_{name}", shape, index_dtype)
+    arg_names = [f"{func.arg_names[_param_index(func, operand)]}_{name}" for operand in operands]
+    taken = {*func.arg_names} & {*arg_names, *(f"{prefix}_{name}_{key}" for key in layout.params)}
+    if taken:
+        raise SparseProgramError(
+            f"{label}: part {name!r} needs parameters that exist already ({', '.join(sorted(taken))}); "
+            "give it another name"
+        )
+    lengths = [stored.axis.length for stored in layout.axes]
+    buffers = [
+        SparseBuffer(
+            buffer=declare_buffer(lengths, operand.dtype, f"{operand.name}_{name}"),
+            axes=[stored.axis for stored in layout.axes],
+            default=operand.default,
+        )
+        for operand in operands
+    ]
+    return _Part(name, layout, buffers, arg_names)
+
+
+def _part_iteration(
+    iteration: SparseIteration,
+    operands: Sequence[SparseBuffer],
+    places: Sequence[int],
+    part: _Part,
+    reduced: bool,
+) -> SparseIteration:
+    """The iteration over the axes of one part, in place of those of the operand."""
+    stored_vars = [
+        Var(_iterator_name(iteration, places, stored.dims, axis), axis.dtype)
+        for stored, axis in zip(part.layout.axes, part.axes)
+    ]
+    stored_vars = _distinct_names(stored_vars, iteration)
+    loops = _order_loops(iteration, places, part, stored_vars)
+    coordinates = part.layout.to_tensor(stored_vars)
+    values = {
+        iteration.iter_vars[place]: expr.astype(str(iteration.iter_vars[place].ty.dtype))
+        for place, expr in zip(places, coordinates)
+    }
+    for place, var in enumerate(iteration.iter_vars):
+        if place not in places:
+            values[var] = Var(var.name, str(var.ty.dtype))
+    loops = [(axis, kind, values.get(var, var)) for axis, kind, var in loops]
+    by_operand = {o.buffer: b.buffer for o, b in zip(operands, part.buffers)}
+
+    def rewrite(stmt: tirx.Stmt) -> tirx.Stmt:
+        def load(node: TensorLoad, mutator) -> Expr:
+            if node.source in by_operand:
+                return tirx.BufferLoad(by_operand[node.source], stored_vars)
+            return tirx.BufferLoad(node.source, [mutator.mutate(index) for index in node.indices])
+
+        def store(node: tirx.BufferStore, mutator) -> tirx.Stmt:
+            value = mutator.mutate(node.value)
+            if node.buffer in by_operand:
+                return tirx.BufferStore(by_operand[node.buffer], value, stored_vars, node.span)
+            indices = [mutator.mutate(index) for index in node.indices]
+            return tirx.BufferStore(node.buffer, value, indices, node.span)
+
+        def variable(node: Var, _mutator) -> Expr:
+            return values.get(node, node)
+
+        return tvm_ffi.structural_mutate(
+            stmt, [(TensorLoad, load), (tirx.BufferStore, store), (Var, variable)]
+        )
+
+    init = None if reduced or iteration.init is None else rewrite(iteration.init)
+    return SparseIteration(
+        axes=[axis for axis, _, _ in loops],
+        kinds="".join(kind for _, kind, _ in loops),
+        iter_vars=[var for _, _, var in loops],
+        body=rewrite(iteration.body),
+        init=init,
+        name=f"{iteration.name}_{part.name}",
+        annotations=iteration.annotations,
+        span=iteration.span,
+    )
+
+
+def _iterator_name(
+    iteration: SparseIteration, places: Sequence[int], dims: Sequence[int], axis: Axis
+) -> str:
+    """An axis of one dimension goes on with the name of its iterator, others are named by the axis."""
+    if len(dims) == 1:
+        return iteration.iter_vars[places[dims[0]]].name
+    return axis.name.rpartition("_")[2].lower()
+
+
+def _distinct_names(variables: Sequence[Var], iteration: SparseIteration) -> list[Var]:
+    """Number iterators of the same name: ``i_0, i_1`` for block and row within the block."""
+    names = [var.name for var in variables]
+    taken = {var.name for var in iteration.iter_vars}
+    renamed = []
+    for k, var in enumerate(variables):
+        if names.count(var.name) > 1:
+            renamed.append(Var(f"{var.name}_{names[:k].count(var.name)}", str(var.ty.dtype)))
+        else:
+            renamed.append(var)
+    del taken
+    return renamed
+
+
+def _order_loops(
+    iteration: SparseIteration, places: Sequence[int], part: _Part, stored_vars: Sequence[Var]
+) -> list[tuple[Axis, str, Var]]:
+    """Loops of a part: each stored axis where its last dimension was, and never before its parent."""
+    slots: list[list[tuple[Axis, str, Var]]] = [[] for _ in iteration.iter_vars]
+    where: dict[Axis, int] = {}
+    for stored, var in zip(part.layout.axes, stored_vars):
+        axis = stored.axis
+        place = min(places[dim] for dim in stored.dims)
+        for ancestor in ancestors(axis):
+            place = max(place, where.get(ancestor, 0))
+        where[axis] = place
+        kinds = {iteration.kinds[places[dim]] for dim in stored.dims}
+        kind = "S" if kinds == {"S"} and stored.distinct else "R"
+        slots[place].append((axis, kind, var))
+    loops = []
+    for place, (axis, kind, var) in enumerate(iteration.iterators):
+        loops += slots[place] if place in places else [(axis, kind, var)]
+    return loops
+
+
+def _init_iteration(iteration: SparseIteration) -> SparseIteration:
+    """The initialisation of the result, over the spatial iterators that it uses."""
+    used: set[Var] = set()
+    tvm_ffi.structural_walk(iteration.init, [(Var, used.add)])
+    spatial = [(axis, var) for axis, kind, var in iteration.iterators if kind == "S"]
+    needed = {axis for axis, var in spatial if var in used}
+    for axis in list(needed):
+        needed |= set(ancestors(axis))
+    chosen = [(axis, var) for axis, var in spatial if axis in needed]
+    fresh = {var: Var(var.name, str(var.ty.dtype)) for _, var in chosen}
+    return with_fields(
+        iteration,
+        axes=[axis for axis, _ in chosen],
+        kinds="S" * len(chosen),
+        iter_vars=list(fresh.values()),
+        body=tvm_ffi.structural_map(iteration.init, [(Var, lambda var: fresh.get(var, var))]),
+        init=None,
+        name=f"{iteration.name}_init",
+    )
+
+
+# --- the signature -----------------------------------------------------------------------------
+
+
+def _with_parameters(
+    func: SparseFunc, operands: Sequence[SparseBuffer], parts: Sequence[_Part]
+) -> SparseFunc:
+    """Exchange the operands' parameters for those of the parts, where nothing uses them any more."""
+    gone_buffers = [o for o in operands if not _count_uses(func.body, o.buffer)]
+    kept_buffers = [b for b in func.buffers if not any(b.same_as(gone) for gone in gone_buffers)]
+    buffers = [*kept_buffers, *(buffer for part in parts for buffer in part.buffers)]
+    in_use = _axes_in_use(func, buffers)
+    gone_axes = [axis for axis in func.axes if axis not in in_use and axis in set(operands[0].axes)]
+    axes = [a for a in func.axes if a not in gone_axes] + [a for p in parts for a in p.axes]
+    structure: set[Var] = set()
+    for axis in gone_axes:
+        for name in ("indptr", "indices", "nnz", "nnz_cols", "length"):
+            found = getattr(axis, name, None)
+            if isinstance(found, Var):
+                structure.add(found)
+    structure |= {buffer.buffer for buffer in gone_buffers}
+    still_used = _variables_in_use(func, buffers, axes)
+    params: list[Var] = []
+    arg_names: list[str] = []
+    for param, name in zip(func.params, func.arg_names):
+        if param.same_as(operands[0].buffer):
+            for part in parts:
+                params += [buffer.buffer for buffer in part.buffers]
+                arg_names += part.arg_names
+                params += list(part.layout.params.values())
+                arg_names += [var.name for var in part.layout.params.values()]
+        if param not in structure or param in still_used:
+            params.append(param)
+            arg_names.append(name)
+    return SparseFunc(
+        params=params,
+        axes=axes,
+        buffers=buffers,
+        temporaries=func.temporaries,
+        body=func.body,
+        arg_names=arg_names,
+        attrs=func.attrs,
+        span=func.span,
+    )
+
+
+def _axes_in_use(func: SparseFunc, buffers: Sequence[SparseBuffer]) -> set[Axis]:
+    direct: list[Axis] = [a for b in [*buffers, *func.temporaries] for a in b.axes]
+    for iteration in iterations_of(func):
+        for axis, _, _ in iteration.iterators:
+            direct += [axis, *([axis.base] if hasattr(axis, "base") else [])]
+    return {found for axis in direct for found in (axis, *ancestors(axis))}
+
+
+def _variables_in_use(
+    func: SparseFunc, buffers: Sequence[SparseBuffer], axes: Sequence[Axis]
+) -> set[Var]:
+    used: set[Var] = set()
+    expressions: list[Expr] = []
+    for axis in axes:
+        expressions += [getattr(axis, n) for n in ("length", "nnz", "nnz_cols") if hasattr(axis, n)]
+        used |= {getattr(axis, n) for n in ("indptr", "indices") if hasattr(axis, n)}
+    for buffer in [*buffers, *func.temporaries]:
+        expressions += list(buffer.buffer.ty.shape)
+        used.add(buffer.buffer)
+    for node in [*expressions, func.body]:
+        tvm_ffi.structural_walk(
+            node,
+            [
+                (Var, used.add),
+                (TensorLoad, lambda load: used.add(load.source)),
+                (tirx.BufferStore, lambda store: used.add(store.buffer)),
+            ],
+        )
+    return used

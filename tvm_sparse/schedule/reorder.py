@@ -1,0 +1,113 @@
+"""Change the order of an iteration's loops, and fuse them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from ..errors import SparseProgramError
+from ..ir import Axis, FusedAxis, SparseFunc
+from .iterations import (
+    axis_title,
+    find_iteration,
+    groups_of,
+    owner_of,
+    position_of_iterator,
+    replace_iteration,
+    with_fields,
+)
+
+__all__ = ["fuse_axes", "reorder_axes"]
+
+
+def reorder_axes(func: SparseFunc, iteration_name: str, order: Sequence[str]) -> SparseFunc:
+    """Put the iterators of an iteration in another order; fused ones stay together."""
+    iteration = find_iteration(func, iteration_name)
+    label = f"sparse_reorder: iteration {iteration_name}"
+    names = [var.name for var in iteration.iter_vars]
+    for name in order:
+        position_of_iterator(iteration, name, label)
+    if sorted(order) != sorted(names):
+        raise SparseProgramError(
+            f"{label}: expected every iterator once ({', '.join(names)}), found {', '.join(order)}"
+        )
+    groups = {
+        variables[0].name: (axis, kinds, variables)
+        for axis, kinds, variables in groups_of(iteration)
+    }
+    ordered = []
+    rest = list(order)
+    while rest:
+        if rest[0] not in groups:
+            raise SparseProgramError(f"{label}: iterator {rest[0]} is fused with those before it")
+        group = groups[rest[0]]
+        members = [var.name for var in group[2]]
+        if rest[: len(members)] != members:
+            raise SparseProgramError(
+                f"{label}: iterators {', '.join(members)} are fused, keep them together in this order"
+            )
+        ordered.append(group)
+        del rest[: len(members)]
+    _check_parents(ordered, label)
+    changed = with_fields(
+        iteration,
+        axes=[axis for axis, _, _ in ordered],
+        kinds="".join(kinds for _, kinds, _ in ordered),
+        iter_vars=[var for _, _, variables in ordered for var in variables],
+    )
+    return replace_iteration(func, iteration, changed)
+
+
+def fuse_axes(func: SparseFunc, iteration_name: str, names: Sequence[str]) -> SparseFunc:
+    """Make one loop over the stored entries of the last of several nested axes."""
+    iteration = find_iteration(func, iteration_name)
+    label = f"sparse_fuse: iteration {iteration_name}"
+    if len(names) < 2:
+        raise SparseProgramError(f"{label}: expected two or more iterators, found {len(names)}")
+    places = [position_of_iterator(iteration, name, label) for name in names]
+    groups = groups_of(iteration)
+    at = [k for k, (_, _, variables) in enumerate(groups) if variables[0].name in names]
+    if len(at) != len(names) or any(isinstance(groups[k][0], FusedAxis) for k in at):
+        raise SparseProgramError(f"{label}: some of {', '.join(names)} are fused already")
+    if places != list(range(places[0], places[0] + len(places))):
+        raise SparseProgramError(
+            f"{label}: expected neighbours, outermost first, found {', '.join(names)} in "
+            f"{', '.join(var.name for var in iteration.iter_vars)}; call sparse_reorder before"
+        )
+    chosen = [groups[k] for k in at]
+    for (outer, _, outer_vars), (inner, _, inner_vars) in pairwise(chosen):
+        if inner.kind == "attach" or inner.parent_axis != outer:
+            raise SparseProgramError(
+                f"{label}: axis {axis_title(inner, inner_vars)} is no child of axis "
+                f"{axis_title(outer, outer_vars)}, so no loop over stored entries visits both"
+            )
+    members = [axis for axis, _, _ in chosen]
+    fused = FusedAxis(
+        name="_".join(axis.name for axis in members),
+        length=members[-1].slots,
+        dtype=members[-1].dtype,
+        members=members,
+    )
+    axes = [axis for axis, _, _ in groups]
+    axes[at[0] : at[-1] + 1] = [fused]
+    return replace_iteration(func, iteration, with_fields(iteration, axes=axes))
+
+
+def _check_parents(groups: Sequence[tuple], label: str) -> None:
+    titles = {}
+    for axis, _, variables in groups:
+        for member, var in zip(_members(axis), variables):
+            titles[member] = axis_title(member, [var])
+    seen: list[Axis] = []
+    for axis, _, _ in groups:
+        owner = owner_of(axis)
+        if owner is not None and owner in titles and owner not in seen:
+            raise SparseProgramError(
+                f"{label}: axis {titles[_members(axis)[0]]} is stored under axis {titles[owner]}, "
+                "which must come before it"
+            )
+        seen += _members(axis)
+
+
+def _members(axis: Axis) -> list[Axis]:
+    return list(axis.members) if isinstance(axis, FusedAxis) else [axis]

@@ -1,0 +1,370 @@
+"""Schedules of stage-I programs: primitives over coordinates, each checked and recorded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm
+from tvm import s_tir
+
+from ..errors import SparseProgramError
+from ..formats import Format
+from ..ir import SparseFunc, verify
+from ..transform import LowerSparseBuffer, LowerSparseIteration
+from .decompose import decompose_operands
+from .iterations import find_iteration, replace_iteration, with_fields
+from .reorder import fuse_axes, reorder_axes
+from .trace import IterationHandle, IteratorHandle, Sample, Trace
+
+__all__ = ["SparseSchedule"]
+
+Iteration = IterationHandle | str
+Iterator = IteratorHandle | str
+
+
+class SparseSchedule:
+    """A stage-I program under transformation.
+
+    Every primitive checks that the meaning stays what it was, changes :attr:`mod`, and adds itself to
+    :attr:`trace`. Iterations and iterators are named by handles or, as well, by their names.
+
+    Parameters
+    ----------
+    program : SparseFunc or tvm.IRModule
+        The program; modules may hold other functions too.
+    seed : int, optional
+        For the primitives that sample.
+
+    Attributes
+    ----------
+    mod : tvm.IRModule
+        The program as it is now.
+    trace : Trace
+        What was done so far.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the program is none, or holds no stage-I function.
+
+    Examples
+    --------
+    >>> from tvm_sparse import SparseSchedule, schedules
+    >>> sch = SparseSchedule(schedules.spmm.program())
+    >>> i, j, k = sch.get_axes("spmm")
+    >>> sch.sparse_reorder("spmm", [i, k, j])
+    >>> type(sch.lower()).__name__
+    'Schedule'
+    """
+
+    def __init__(self, program: SparseFunc | tvm.IRModule, *, seed: int | None = None) -> None:
+        if isinstance(program, SparseFunc):
+            program = tvm.IRModule({program.name: program})
+        if not isinstance(program, tvm.IRModule):
+            raise TypeError(
+                f"program: expected a SparseFunc or an IRModule, found {type(program).__name__}"
+            )
+        self.mod = program
+        self.trace = Trace()
+        self._random = random.Random(seed)
+        if not self._functions():
+            raise ValueError("program: expected a stage-I function (@S.prim_func), found none")
+
+    # --- handles ---
+
+    def get_sparse_iteration(self, name: str, function: str | None = None) -> IterationHandle:
+        """Return the iteration of this name.
+
+        Parameters
+        ----------
+        name : str
+            Of the iteration.
+        function : str, optional
+            The function that holds it; needed where the module has several stage-I functions.
+        """
+        chosen = self._function_name(name, function)
+        find_iteration(self._functions()[chosen], name)
+        arguments = {"name": name} if function is None else {"name": name, "function": function}
+        return self._record("get_sparse_iteration", arguments, IterationHandle(name, chosen))
+
+    def get_axes(self, iteration: Iteration) -> list[IteratorHandle]:
+        """Return the iterators of an iteration, outermost first."""
+        handle = self._handle(iteration)
+        node = find_iteration(self._functions()[handle.function], handle.name)
+        found = [IteratorHandle(var.name, handle.name) for var in node.iter_vars]
+        return self._record("get_axes", {"iteration": iteration}, found)
+
+    # --- loops ---
+
+    def sparse_reorder(self, iteration: Iteration, order: Sequence[Iterator]) -> None:
+        """Change the order of the loops of an iteration.
+
+        Parameters
+        ----------
+        iteration : IterationHandle or str
+            The iteration.
+        order : sequence of IteratorHandle or str
+            All of its iterators, outermost first. An axis never comes before the one it is stored
+            under.
+
+        Notes
+        -----
+        Before::
+
+            with S.sp_iter([I, J, K], "SRS", "spmm") as [i, j, k]:
+
+        and after ``sch.sparse_reorder("spmm", ["i", "k", "j"])``::
+
+            with S.sp_iter([I, K, J], "SSR", "spmm") as [i, k, j]:
+        """
+        handle = self._handle(iteration)
+        self._change(handle, reorder_axes, handle.name, _names(order))
+        self._record("sparse_reorder", {"iteration": iteration, "order": list(order)})
+
+    def sparse_fuse(self, iteration: Iteration, axes: Sequence[Iterator]) -> None:
+        """Make one loop over stored entries of several nested ones.
+
+        The outer coordinates are found by a search in the pointers of the inner axis.
+
+        Parameters
+        ----------
+        iteration : IterationHandle or str
+            The iteration.
+        axes : sequence of IteratorHandle or str
+            Neighbouring iterators, each stored under the one before.
+
+        Notes
+        -----
+        Before::
+
+            with S.sp_iter([I, J, K], "SSR", "sddmm") as [i, j, k]:
+
+        and after ``sch.sparse_fuse("sddmm", ["i", "j"])``::
+
+            with S.sp_iter([S.fuse(I, J), K], "SSR", "sddmm") as [i, j, k]:
+        """
+        handle = self._handle(iteration)
+        self._change(handle, fuse_axes, handle.name, _names(axes))
+        self._record("sparse_fuse", {"iteration": iteration, "axes": list(axes)})
+
+    # --- formats ---
+
+    def decompose_format(
+        self,
+        iteration: Iteration,
+        operand: str | Sequence[str],
+        formats: Format | Mapping[str, Format] | Sequence[Format] | Any,
+    ) -> list[IterationHandle]:
+        """Hold a sparse operand as a sum of parts, each in a format of its own.
+
+        Parameters
+        ----------
+        iteration : IterationHandle or str
+            The iteration that uses the operand, at its own iterators.
+        operand : str or sequence of str
+            The buffer, or several that are stored over the same axes (the matrix and the result of
+            SDDMM): they share the index arrays of the parts.
+        formats : Format, Composition, dict or sequence
+            One format, or the parts by name; unnamed ones go by the formats' names.
+
+        Returns
+        -------
+        list of IterationHandle
+            The iterations of the parts; that of the initialisation comes first, if there is one.
+
+        Raises
+        ------
+        SparseProgramError
+            If the operand is indexed by anything but its iterators, is a result that is read
+            elsewhere, or the statement does not accumulate.
+
+        Notes
+        -----
+        Where the operand is reduced over, the result is initialised once, and each part adds its
+        share. Before::
+
+            with S.sp_iter([I, J, K], "SRS", "spmm") as [i, j, k]:
+                with S.init():
+                    C[i, k] = 0.0
+                C[i, k] = C[i, k] + A[i, j] * B[j, k]
+
+        and after ``sch.decompose_format("spmm", "A", {"rest": CSR(), "blocks": BSR(2, 2)})``::
+
+            with S.sp_iter([I, K], "SS", "spmm_init") as [i, k]:
+                C[i, k] = 0.0
+            with S.sp_iter([RI, RJ, K], "SRS", "spmm_rest") as [i, j, k]:
+                C[i, k] = C[i, k] + A_rest[i, j] * B[j, k]
+            with S.sp_iter([BI, II, BJ, JJ, K], "SSRRS", "spmm_blocks") as [bi, ii, bj, jj, k]:
+                C[bi * 2 + ii, k] = C[bi * 2 + ii, k] + A_blocks[bi, bj, ii, jj] * B[bj * 2 + jj, k]
+        """
+        handle = self._handle(iteration)
+        operands = [operand] if isinstance(operand, str) else list(operand)
+        if not operands:
+            raise SparseProgramError("decompose_format: expected an operand, found none")
+        parts = _named_parts(formats)
+        made: list[str] = []
+
+        def rewrite(func: SparseFunc) -> SparseFunc:
+            changed, names = decompose_operands(func, handle.name, operands, parts)
+            made.extend(names)
+            return changed
+
+        self._change(handle, rewrite)
+        handles = [IterationHandle(name, handle.function) for name in made]
+        arguments = {
+            "iteration": iteration,
+            "operand": operand if isinstance(operand, str) else operands,
+            "formats": dict(parts) if not hasattr(formats, "parts") else formats,
+        }
+        return self._record("decompose_format", arguments, handles)
+
+    # --- the rest ---
+
+    def annotate(self, iteration: Iteration, key: str, value: Any) -> None:
+        """Annotate an iteration; its blocks carry the annotation in the later stages.
+
+        Notes
+        -----
+        Before::
+
+            with S.sp_iter([I, J], "SR", "spmv") as [i, j]:
+
+        and after ``sch.annotate("spmv", "note", 1)``::
+
+            with S.sp_iter([I, J], "SR", "spmv") as [i, j]:
+                S.sp_iter_attr({"note": 1})
+        """
+        handle = self._handle(iteration)
+
+        def rewrite(func: SparseFunc) -> SparseFunc:
+            node = find_iteration(func, handle.name)
+            changed = with_fields(node, annotations={**node.annotations, key: value})
+            return replace_iteration(func, node, changed)
+
+        self._change(handle, rewrite)
+        self._record("annotate", {"iteration": iteration, "key": key, "value": value})
+
+    def sample_categorical(
+        self,
+        candidates: Sequence[int],
+        probs: Sequence[float] | None = None,
+        decision: int | None = None,
+    ) -> Sample:
+        """Choose one of several integers.
+
+        Parameters
+        ----------
+        candidates : sequence of int
+            What to choose from.
+        probs : sequence of float, optional
+            How likely each is; all the same by default.
+        decision : int, optional
+            Which one to take, by its index.
+
+        Returns
+        -------
+        Sample
+            The integer. The trace knows it where it is passed on, so a replay with another decision
+            follows it.
+        """
+        if not candidates:
+            raise ValueError("candidates: expected at least one integer, found none")
+        if probs is not None and len(probs) != len(candidates):
+            raise ValueError(f"probs: expected {len(candidates)} numbers, found {len(probs)}")
+        if decision is None:
+            decision = self._random.choices(range(len(candidates)), weights=probs)[0]
+        if not 0 <= decision < len(candidates):
+            raise ValueError(f"decision: expected 0..{len(candidates) - 1}, found {decision}")
+        number = sum(isinstance(entry.result, Sample) for entry in self.trace.entries)
+        sample = Sample(candidates[decision], f"v{number}")
+        arguments = {"candidates": list(candidates), "probs": probs and list(probs)}
+        return self._record("sample_categorical", {**arguments, "decision": decision}, sample)
+
+    def lower(self) -> s_tir.Schedule:
+        """Return a stock schedule of stage III, to go on with TVM's own primitives."""
+        return s_tir.Schedule(LowerSparseBuffer()(LowerSparseIteration()(self.mod)))
+
+    def copy(self) -> SparseSchedule:
+        """Return a schedule of the same program, with the same trace so far."""
+        other = SparseSchedule(self.mod)
+        other.trace = Trace(list(self.trace.entries))
+        other._random.setstate(self._random.getstate())
+        return other
+
+    def show(self) -> None:
+        """Print the program."""
+        for func in self._functions().values():
+            func.show()
+
+    # --- how ---
+
+    def _functions(self) -> dict[str, SparseFunc]:
+        return {
+            var.name_hint: func
+            for var, func in self.mod.functions.items()
+            if isinstance(func, SparseFunc)
+        }
+
+    def _function_name(self, iteration: str, function: str | None) -> str:
+        functions = self._functions()
+        if function is not None:
+            if function not in functions:
+                raise SparseProgramError(
+                    f"function: expected one of {', '.join(functions)}, found {function!r}"
+                )
+            return function
+        if len(functions) == 1:
+            return next(iter(functions))
+        holders = []
+        for name, func in functions.items():
+            try:
+                find_iteration(func, iteration)
+            except SparseProgramError:
+                continue
+            holders.append(name)
+        if len(holders) != 1:
+            raise SparseProgramError(
+                f"iteration {iteration!r} is in {len(holders)} of the functions "
+                f"{', '.join(functions)}; pass function="
+            )
+        return holders[0]
+
+    def _handle(self, iteration: Iteration) -> IterationHandle:
+        if isinstance(iteration, IterationHandle):
+            return iteration
+        if not isinstance(iteration, str):
+            raise TypeError(
+                f"iteration: expected a handle or a name, found {type(iteration).__name__}"
+            )
+        return IterationHandle(iteration, self._function_name(iteration, None))
+
+    def _change(self, handle: IterationHandle, rewrite, *arguments) -> None:
+        var = self.mod.get_global_var(handle.function)
+        changed = rewrite(self.mod[var], *arguments)
+        verify(changed)
+        functions = dict(self.mod.functions.items())
+        functions[var] = changed
+        self.mod = tvm.IRModule(functions, attrs=self.mod.attrs)
+
+    def _record(self, primitive: str, arguments: dict[str, Any], result: Any = None) -> Any:
+        self.trace.append(primitive, arguments, result)
+        return result
+
+
+def _names(iterators: Sequence[Iterator]) -> list[str]:
+    return [it.name if isinstance(it, IteratorHandle) else it for it in iterators]
+
+
+def _named_parts(formats: Any) -> dict[str, Format]:
+    if isinstance(formats, Format):
+        return {formats.name: formats}
+    if hasattr(formats, "parts"):
+        return dict(formats.parts)
+    if isinstance(formats, Mapping):
+        return dict(formats)
+    named = {fmt.name: fmt for fmt in formats}
+    if len(named) != len(formats):
+        raise ValueError("formats: two have the same name; pass a dict of names to formats")
+    return named
