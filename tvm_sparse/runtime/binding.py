@@ -7,7 +7,7 @@ argument, the expected and the found.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,11 +74,27 @@ class Binding:
 
     # Steps of `run`, in order.
 
+    def _expand_packed(self, kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Replace tensors packed in formats by their arrays and sizes, each a parameter."""
+        for key, value in kwargs.items():
+            if not hasattr(value, "arguments") or not hasattr(value, "nbytes"):
+                yield key, value
+                continue
+            for name, part in value.arguments(key).items():
+                if name in self.signature.by_name:
+                    yield name, part
+                elif isinstance(part, np.ndarray):
+                    raise TypeError(
+                        f"{self.signature.function}: argument {key!r} is packed with an array "
+                        f"{name!r}, which the kernel does not take; it takes "
+                        f"{', '.join(self.signature.names)}"
+                    )
+
     def _assign(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Map arguments to parameter names."""
         signature = self.signature
         named = {}
-        for key, value in kwargs.items():
+        for key, value in self._expand_packed(kwargs):
             name = signature.aliases.get(key, key)
             if name not in signature.by_name:
                 raise TypeError(

@@ -14,6 +14,7 @@ from tvm.target import Target, codegen
 
 from ..errors import SparseProgramError
 from ..ir import SparseFunc
+from ..schedule import SparseSchedule
 from ..transform import PIPELINE_NAME, LowerSparseBuffer, LowerSparseIteration
 from ..transform._layout import read_layout, size_text
 from .executable import Executable
@@ -27,7 +28,7 @@ def compile(program: Any, target: Any = "llvm") -> Executable:
 
     Parameters
     ----------
-    program : SparseFunc, tvm.tirx.PrimFunc, tvm.IRModule or tvm.s_tir.Schedule
+    program : SparseFunc, tvm.tirx.PrimFunc, tvm.IRModule, SparseSchedule or tvm.s_tir.Schedule
         A program at any stage, scheduled or not; what is left to do is done.
     target : str, dict or tvm.target.Target
         ``"llvm"`` means the host's CPU with all its features; give ``mcpu`` to compile for another.
@@ -75,7 +76,7 @@ def lower(program: Any) -> IRModule:
 
     Parameters
     ----------
-    program : SparseFunc, tvm.tirx.PrimFunc, tvm.IRModule or tvm.s_tir.Schedule
+    program : SparseFunc, tvm.tirx.PrimFunc, tvm.IRModule, SparseSchedule or tvm.s_tir.Schedule
         A program at any stage.
 
     Returns
@@ -83,14 +84,14 @@ def lower(program: Any) -> IRModule:
     tvm.IRModule
         Stock TensorIR over flat buffers.
     """
-    if isinstance(program, tvm.s_tir.Schedule):
+    if isinstance(program, tvm.s_tir.Schedule | SparseSchedule):
         program = program.mod
     if isinstance(program, SparseFunc | tirx.PrimFunc):
         symbol = program.attrs.get("global_symbol") if program.attrs else None
         program = IRModule({str(symbol or "main"): program})
     if not isinstance(program, IRModule):
         raise TypeError(
-            "program: expected a SparseFunc, PrimFunc, IRModule or Schedule, found "
+            "program: expected a SparseFunc, PrimFunc, IRModule, SparseSchedule or Schedule, found "
             f"{type(program).__name__}"
         )
     try:
