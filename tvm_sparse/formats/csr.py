@@ -44,9 +44,8 @@ class CSR(Format):
         return build.finish(list, list)
 
     def store(self, entries: Entries, index_dtype: np.dtype) -> Storage:
-        rows, columns = entries.coordinates
-        indptr = row_pointers(rows, entries.shape[0], index_dtype)
-        arrays = {"indptr": indptr, "indices": columns.astype(index_dtype)}
+        indptr = entries.row_pointers.astype(index_dtype)
+        arrays = {"indptr": indptr, "indices": entries.columns.astype(index_dtype)}
         sizes = {"nnz": entries.count}
         return Storage(entries.values.copy(), arrays, sizes, np.arange(entries.count))
 

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from tvm.ir import Expr
 
-from .entries import Entries, as_entries
+from .entries import Entries, as_entries, places_in
 from .layout import Layout
 
 __all__ = ["Format", "Packed", "Storage"]
@@ -56,11 +56,15 @@ class Format(ABC):
         Number of dimensions of the tensors it stores.
     keeps_duplicates : bool
         Whether repeated coordinates have slots of their own; otherwise they are summed.
+    marks_padding : bool
+        Whether the bits of a value tell padding from entries, in types of floats: a padding slot holds
+        +0.0 (all bits zero), and an entry that is zero is stored as -0.0, which equals it.
     """
 
     name: str
     rank: int = 2
     keeps_duplicates: bool = False
+    marks_padding: bool = False
 
     @abstractmethod
     def layout(self, prefix: str, shape: Sequence[Expr], index_dtype: str = "int32") -> Layout:
@@ -84,6 +88,21 @@ class Format(ABC):
     def coordinates(self, storage: Storage, slots: np.ndarray) -> tuple[np.ndarray, ...]:
         """Return the coordinates in the tensor of slots that hold entries: the index map."""
 
+    def takes(self, entries: Entries) -> np.ndarray:
+        """Choose the entries that the format stores well, as one part of a :class:`Composition`.
+
+        Parameters
+        ----------
+        entries : Entries
+            Those that the parts before it left; sorted.
+
+        Returns
+        -------
+        numpy.ndarray
+            A boolean for each; all of them unless the format says otherwise.
+        """
+        return np.ones(entries.count, bool)
+
     def pack(self, tensor: Any, index_dtype: str = "int32") -> Packed:
         """Store a tensor in this format.
 
@@ -105,15 +124,10 @@ class Format(ABC):
         TypeError, ValueError
             If the tensor is not one, has another rank, or does not fit the index dtype.
         """
-        if index_dtype not in ("int32", "int64"):
-            raise ValueError(f"index_dtype: expected 'int32' or 'int64', found {index_dtype!r}")
+        dtype = as_index_dtype(index_dtype)
         given = as_entries(tensor, self.rank)
-        entries, places = _prepare(given, self.keeps_duplicates)
-        dtype = np.dtype(index_dtype)
-        check_fits(self.name, max(given.shape, default=0), dtype)
-        storage = self.store(entries, dtype)
-        check_fits(self.name, max(storage.values.size, *storage.sizes.values(), 0), dtype)
-        return Packed(self, given.shape, storage, places)
+        entries, places = prepare(given, self.keeps_duplicates)
+        return Packed(self, given.shape, store_entries(self, entries, dtype), places)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -170,16 +184,7 @@ class Packed:
         Explicit zeros stay, padding goes; entries are sorted. SciPy holds no half precision: float16
         and bfloat16 values become float32, which is exact; :meth:`entries` keeps the dtype.
         """
-        entries = self.entries().sorted()
-        values = entries.values
-        if values.dtype == np.float16 or values.dtype.kind == "V":
-            values = values.astype(np.float32)
-        if len(self.shape) != 2:
-            return sp.coo_array((values, entries.coordinates), shape=self.shape)
-        rows, columns = entries.coordinates
-        indptr = np.zeros(self.shape[0] + 1, columns.dtype)
-        np.cumsum(np.bincount(rows, minlength=self.shape[0]), out=indptr[1:])
-        return sp.csr_matrix((values, columns, indptr), shape=self.shape)
+        return to_scipy(self.entries())
 
     def update_values(self, values: np.ndarray) -> None:
         """Replace the values, the structure stays.
@@ -195,20 +200,9 @@ class Packed:
         TypeError, ValueError
             If they are of another kind, or there are more or fewer of them.
         """
-        given = np.asarray(values)
-        slots, places = self.storage.slots, self.places
-        count = slots.size if places is None else places.size
-        if given.shape != (count,):
-            raise ValueError(f"values: expected shape ({count},), found {given.shape}")
-        if not np.can_cast(given.dtype, self.values.dtype, "same_kind"):
-            raise TypeError(f"values: expected {self.values.dtype}, found {given.dtype}")
-        flat = self.values.reshape(-1)
-        if places is None:
-            flat[slots] = given
-        elif places.size == slots.size:
-            flat[slots[places]] = given
-        else:
-            flat[slots] = _sum_by_place(given, places).astype(flat.dtype)
+        slots = self.storage.slots
+        stored = in_stored_order(values, self.places, slots.size, self.values.dtype)
+        self.values.reshape(-1)[slots] = mark_zeros(stored) if self.format.marks_padding else stored
 
     def arguments(self, name: str) -> dict[str, Any]:
         """Return what a kernel takes for this tensor, by parameter name.
@@ -240,17 +234,73 @@ class Packed:
         return draw(self, ax)
 
 
-def _prepare(given: Entries, keeps_duplicates: bool) -> tuple[Entries, np.ndarray | None]:
+def as_index_dtype(name: str) -> np.dtype:
+    """Return the dtype of index arrays; refuse others than int32 and int64."""
+    if name not in ("int32", "int64"):
+        raise ValueError(f"index_dtype: expected 'int32' or 'int64', found {name!r}")
+    return np.dtype(name)
+
+
+def store_entries(format: Format, entries: Entries, dtype: np.dtype) -> Storage:
+    """Lay out sorted entries in a format, and check that sizes fit the index dtype."""
+    check_fits(format.name, max(entries.shape, default=0), dtype)
+    if format.marks_padding:
+        entries = entries.with_values(mark_zeros(entries.values))
+    storage = format.store(entries, dtype)
+    check_fits(format.name, max(storage.values.size, *storage.sizes.values(), 0), dtype)
+    return storage
+
+
+def mark_zeros(values: np.ndarray) -> np.ndarray:
+    """Return values with -0.0 for every zero, as entries are stored beside padding; integers as given."""
+    if values.dtype.kind not in "fcV":
+        return values
+    zero = values == 0
+    return np.where(zero, -np.zeros((), values.dtype), values) if zero.any() else values
+
+
+def to_scipy(entries: Entries) -> sp.csr_matrix | sp.coo_array:
+    """Return entries as SciPy holds them, sorted; see :meth:`Packed.unpack`."""
+    entries = entries.sorted()
+    values = entries.values
+    if values.dtype == np.float16 or values.dtype.kind == "V":
+        values = values.astype(np.float32)
+    if len(entries.shape) != 2:
+        return sp.coo_array((values, entries.coordinates), shape=entries.shape)
+    indptr = entries.row_pointers.astype(entries.columns.dtype)
+    return sp.csr_matrix((values, entries.columns, indptr), shape=entries.shape)
+
+
+def in_stored_order(
+    values: np.ndarray, places: np.ndarray | None, count: int, dtype: np.dtype
+) -> np.ndarray:
+    """Bring values from the order of the source to that of the ``count`` stored entries.
+
+    Repeated coordinates are summed where ``places`` names one entry several times.
+    """
+    given = np.asarray(values)
+    expected = count if places is None else places.size
+    if given.shape != (expected,):
+        raise ValueError(f"values: expected shape ({expected},), found {given.shape}")
+    if not np.can_cast(given.dtype, dtype, "same_kind"):
+        raise TypeError(f"values: expected {dtype}, found {given.dtype}")
+    if places is None:
+        return given
+    if places.size > count:
+        return _sum_by_place(given, places).astype(dtype)
+    stored = np.empty_like(given)
+    stored[places] = given
+    return stored
+
+
+def prepare(given: Entries, keeps_duplicates: bool) -> tuple[Entries, np.ndarray | None]:
     """Sort entries and sum repeated ones; say where each went."""
     order = given.order
     entries = given.sorted()
-    places = None
-    if order is not None:
-        places = np.empty(order.size, np.int64)
-        places[order] = np.arange(order.size)
+    places = None if order is None else places_in(order)
     if keeps_duplicates or entries.count < 2:
         return entries, places
-    repeated = np.logical_and.reduce([c[1:] == c[:-1] for c in entries.coordinates])
+    repeated = entries.repeats()
     if not repeated.any():
         return entries, places
     first = np.concatenate([[True], ~repeated])
