@@ -1,17 +1,33 @@
 """Formats: how sparse tensors are stored, one a file."""
 
+from .coo import COO
+from .csc import CSC
+from .csf import CSF
+from .bsr import BSR
 from .csr import CSR
+from .dcsr import DCSR
+from .dia import DIA
+from .ell import ELL
 from .entries import Entries, as_entries
 from .format import Format, Packed, Storage
 from .layout import Layout, LayoutBuilder, StoredAxis
+from .ragged import Ragged
 
 __all__ = [
+    "COO",
+    "CSC",
+    "CSF",
+    "BSR",
     "CSR",
+    "DCSR",
+    "DIA",
+    "ELL",
     "Entries",
     "Format",
     "Layout",
     "LayoutBuilder",
     "Packed",
+    "Ragged",
     "Storage",
     "StoredAxis",
     "as_entries",

@@ -201,3 +201,14 @@ class LayoutBuilder:
 
     def _expr(self, size: Expr | int) -> Expr:
         return tirx.const(int(size), self.index_dtype) if isinstance(size, Integral) else size
+
+
+def dimension_name(dim: int) -> str:
+    """Return the name of the axis that holds the coordinates of one dimension: ``I``, ``J``, ..."""
+    return "IJKLMN"[dim] if dim < 6 else f"D{dim}"
+
+
+def check_rank(rank: int, smallest: int) -> None:
+    """Refuse a number of dimensions that a format cannot have."""
+    if not isinstance(rank, Integral) or rank < smallest:
+        raise ValueError(f"rank: expected an integer of at least {smallest}, found {rank!r}")
