@@ -123,7 +123,12 @@ def version_widths(
     sch.annotate(row, "tvm_sparse.versions", list(widths))
 
 
-def tile_row(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, tile: RowTile) -> None:
+def tile_row(
+    sch: s_tir.Schedule,
+    block: s_tir.schedule.SBlockRV,
+    tile: RowTile,
+    write: s_tir.schedule.SBlockRV | None = None,
+) -> None:
     """Compute the row of a dense result tile by tile, each in registers.
 
     Before and after, for the sum over the entries ``j`` of a row::
@@ -143,6 +148,8 @@ def tile_row(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, tile: RowTile)
         The block inside the loops over entries (a reduction) and features, in this order.
     tile : RowTile
         The tile.
+    write : SBlockRV, optional
+        A block that adds the sums to the result; without one they are the result.
     """
     entry, feature = sch.get_loops(block)
     features = sch.get(feature).extent
@@ -152,7 +159,8 @@ def tile_row(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, tile: RowTile)
         tile = tile.within(int(features))
     tile_loop, inner = sch.split(feature, [None, tile.width])
     sch.reorder(tile_loop, entry, inner)
-    write = sch.cache_write(block, 0, "global")
+    if write is None:
+        write = sch.cache_write(block, 0, "global")
     sch.reverse_compute_at(write, tile_loop)
     # One row of registers, whatever the position of the tile: a constant extent for the compiler.
     sch.transform_layout(

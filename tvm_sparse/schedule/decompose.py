@@ -18,6 +18,7 @@ from ..errors import SparseProgramError
 from ..formats import Format, Layout
 from ..ir import Axis, SparseBuffer, SparseFunc, SparseIteration
 from ..ir.buffer import ancestors, declare_buffer
+from .accumulation import accumulation_of
 from .iterations import find_iteration, iterations_of, replace_iteration, with_fields
 
 __all__ = ["decompose_operands"]
@@ -194,35 +195,11 @@ def _count_uses(node: tvm_ffi.Object, buffer: Var) -> int:
 
 
 def _check_accumulates(iteration: SparseIteration, label: str) -> None:
-    """Every store adds to what is there: ``X[...] = op(X[...], term)``, ``op`` sum, product, max, min."""
+    """Every statement accumulates, so that the parts may add to the same result one after another."""
     stores: list[tirx.BufferStore] = []
     tvm_ffi.structural_walk(iteration.body, [(tirx.BufferStore, stores.append)])
     for store in stores:
-        value = store.value
-        while isinstance(value, tirx.Cast):
-            value = value.value
-        operators = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min)
-        sides = []
-        if isinstance(value, operators):
-            sides = [value.a] if isinstance(value, tirx.Sub) else [value.a, value.b]
-        own = [side for side in sides if _loads(side, store)]
-        others = [side for side in (value.a, value.b) if side not in own] if sides else []
-        if len(own) != 1 or any(_count_uses(side, store.buffer) for side in others):
-            raise SparseProgramError(
-                f"{label}: the parts are combined in {store.buffer.name}, so every statement must be "
-                f"{store.buffer.name}[...] = op({store.buffer.name}[...], term) with op one of +, -, "
-                "*, max, min; found another one"
-            )
-
-
-def _loads(expr: Expr, store: tirx.BufferStore) -> bool:
-    while isinstance(expr, tirx.Cast):
-        expr = expr.value
-    return (
-        isinstance(expr, TensorLoad)
-        and expr.source.same_as(store.buffer)
-        and all(map(tvm_ffi.structural_equal, expr.indices, store.indices))
-    )
+        accumulation_of(store, label)
 
 
 def _names(axes: Sequence[Axis]) -> str:
