@@ -1,9 +1,9 @@
 """Formats: how sparse tensors are stored, one a file."""
 
+from .bsr import BSR
 from .coo import COO
 from .csc import CSC
 from .csf import CSF
-from .bsr import BSR
 from .csr import CSR
 from .dcsr import DCSR
 from .dia import DIA
@@ -14,10 +14,10 @@ from .layout import Layout, LayoutBuilder, StoredAxis
 from .ragged import Ragged
 
 __all__ = [
+    "BSR",
     "COO",
     "CSC",
     "CSF",
-    "BSR",
     "CSR",
     "DCSR",
     "DIA",
