@@ -20,8 +20,8 @@ class CSF(Format):
 
     Axes are named after dimensions, ``I``, ``J``, ``K``, ...; level ``n`` has the arrays ``indptrn``
     and ``indicesn`` and the size ``nnzn``. A compressed root is an axis ``R`` over its stored
-    coordinates with these under it, as in DCSR; a dense root of a vector stores all of it. Of Smith
-    and Karypis, "Tensor-matrix products with a compressed sparse tensor", IA3 2015.
+    coordinates with these under it, as in DCSR; a vector with a dense root is stored as a whole. Of
+    Smith and Karypis, "Tensor-matrix products with a compressed sparse tensor", IA3 2015.
 
     Parameters
     ----------
@@ -48,6 +48,7 @@ class CSF(Format):
         self.rank = rank
         self.order = tuple(range(rank) if order is None else order)
         self.compressed_root = compressed_root
+        self.marks_padding = rank == 1 and not compressed_root
         if sorted(self.order) != list(range(rank)):
             raise ValueError(
                 f"order: expected a permutation of 0..{rank - 1}, found {list(self.order)}"

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from tvm.ir import Expr
 
-from .csr import row_pointers
 from .entries import Entries
 from .format import Format, Storage
 from .layout import Layout, LayoutBuilder
@@ -42,12 +41,12 @@ class DCSR(Format):
         return build.finish(lambda coordinates: list(coordinates[1:]))
 
     def store(self, entries: Entries, index_dtype: np.dtype) -> Storage:
-        rows, columns = entries.coordinates
-        stored, row_of = np.unique(rows, return_inverse=True)
+        begins = entries.row_pointers
+        stored = np.flatnonzero(np.diff(begins))
         arrays = {
             "row_indices": stored.astype(index_dtype).reshape(-1, 1),
-            "indptr": row_pointers(row_of, stored.size, index_dtype),
-            "indices": columns.astype(index_dtype),
+            "indptr": np.append(begins[stored], entries.count).astype(index_dtype),
+            "indices": entries.columns.astype(index_dtype),
         }
         sizes = {"rows": stored.size, "nnz": entries.count}
         return Storage(entries.values.copy(), arrays, sizes, np.arange(entries.count))

@@ -18,9 +18,9 @@ __all__ = ["DIA"]
 class DIA(Format):
     """Diagonals that have entries: axes ``D`` over diagonals, ``I`` over rows, both dense.
 
-    Slot ``(d, i)`` belongs to column ``i + offsets[d]``; where that is outside the matrix the slot
-    is padding. Unlike in ``scipy.sparse.dia_array``, slots are numbered by row, not by column. Absent
-    entries of a stored diagonal are stored as zeros, so a kernel multiplies by them.
+    Slot ``(d, i)`` belongs to column ``i + offsets[d]``; where that is outside the matrix, or the
+    matrix has no entry, the slot is padding. Unlike in ``scipy.sparse.dia_array``, slots are numbered
+    by row, not by column.
 
     Examples
     --------
@@ -30,6 +30,8 @@ class DIA(Format):
     >>> packed.storage.arrays["offsets"].tolist(), packed.values.tolist()
     ([0, 1], [[1.0, 2.0], [5.0, 6.0]])
     """
+
+    marks_padding = True
 
     def __init__(self) -> None:
         self.name = "dia"

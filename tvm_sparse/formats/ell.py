@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from tvm.ir import Expr
 
-from .csr import row_pointers
 from .entries import Entries
 from .format import Format, Storage, check_fits
 from .layout import Layout, LayoutBuilder
@@ -53,7 +52,7 @@ class ELL(Format):
     def store(self, entries: Entries, index_dtype: np.dtype) -> Storage:
         rows, columns = entries.coordinates
         row_count, column_count = entries.shape
-        begins = row_pointers(rows, row_count, np.dtype(np.int64))
+        begins = entries.row_pointers
         width = self._width_for(np.diff(begins))
         check_fits(self.name, row_count * width, index_dtype)
         slots = np.arange(entries.count) - begins[rows] + rows.astype(np.int64) * width

@@ -1,0 +1,107 @@
+"""The formats that every test of this folder runs on: a new format is one more line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tvm_sparse.formats import COO, CSC, CSF, CSR, DCSR, DIA, ELL, Entries, Format, Ragged
+
+__all__ = ["CASES", "Case"]
+
+
+def _as_it_is(tensor: Entries) -> Entries:
+    return tensor
+
+
+def _packed_left(tensor: Entries) -> Entries:
+    """Move entries along the last dimension so that no row has gaps; repeated ones stay together."""
+    *outer, _ = tensor.coordinates
+    groups = _numbered(np.array(outer))
+    whole = _numbered(np.array(tensor.coordinates))
+    if not whole.size:
+        return tensor
+    first = np.full(groups.max() + 1, whole.size)
+    np.minimum.at(first, groups, whole)
+    last = (whole - first[groups]).astype(tensor.coordinates[-1].dtype)
+    return Entries((*outer, last), tensor.values, tensor.shape)
+
+
+def _numbered(coordinates: np.ndarray) -> np.ndarray:
+    """Number the distinct columns of an array in sorted order."""
+    return np.unique(coordinates, axis=1, return_inverse=True)[1].reshape(-1)
+
+
+def _at_most(width: int) -> Callable[[Entries], Entries]:
+    """Drop the entries of a row beyond its first ``width`` distinct columns."""
+
+    def shorten(tensor: Entries) -> Entries:
+        within = _packed_left(tensor).coordinates[-1]
+        return tensor.take(within < width)
+
+    return shorten
+
+
+def _one_each(tensor: Entries) -> int:
+    return tensor.count
+
+
+def _ell_slots(tensor: Entries) -> int:
+    lengths = np.bincount(tensor.coordinates[0], minlength=1)
+    return tensor.shape[0] * int(lengths.max())
+
+
+def _dia_slots(tensor: Entries) -> int:
+    rows, columns = tensor.coordinates
+    return np.unique(columns.astype(np.int64) - rows).size * tensor.shape[0]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One format under test.
+
+    Attributes
+    ----------
+    label : str
+        Name of the case.
+    format : Format
+        The format.
+    arrange : callable
+        Makes of any tensor of the rank one that the format can hold.
+    slots : callable
+        About how many slots a tensor takes, so that real data that takes too many is left out.
+    """
+
+    label: str
+    format: Format
+    arrange: Callable[[Entries], Entries] = _as_it_is
+    slots: Callable[[Entries], int] = _one_each
+
+    def __str__(self) -> str:
+        return self.label
+
+
+CASES = (
+    Case("csr", CSR()),
+    Case("csr_duplicates", CSR(keeps_duplicates=True)),
+    Case("csc", CSC()),
+    Case("csc_duplicates", CSC(keeps_duplicates=True)),
+    Case("coo", COO()),
+    Case("coo_duplicates", COO(keeps_duplicates=True)),
+    Case("coo1", COO(rank=1)),
+    Case("coo3", COO(rank=3)),
+    Case("dcsr", DCSR()),
+    Case("ell", ELL(), slots=_ell_slots),
+    Case("ell3", ELL(width=3), arrange=_at_most(3)),
+    Case("dia", DIA(), slots=_dia_slots),
+    Case("csf1", CSF(1)),
+    Case("csf1_compressed", CSF(1, compressed_root=True)),
+    Case("csf2_columns", CSF(2, order=(1, 0), compressed_root=True)),
+    Case("csf3", CSF(3)),
+    Case("csf3_middle_first", CSF(3, order=(1, 2, 0), compressed_root=True)),
+    Case("csf4", CSF(4, order=(3, 0, 2, 1))),
+    Case("ragged", Ragged(), arrange=_packed_left),
+    Case("ragged3", Ragged(rank=3), arrange=_packed_left),
+)
