@@ -1,6 +1,8 @@
 """Formats: how sparse tensors are stored, one a file."""
 
 from .bsr import BSR
+from .bucket import Bucket, LongBucket
+from .composition import Composition, PackedComposition
 from .coo import COO
 from .csc import CSC
 from .csf import CSF
@@ -10,6 +12,7 @@ from .dia import DIA
 from .ell import ELL
 from .entries import Entries, as_entries
 from .format import Format, Packed, Storage
+from .hyb import Hyb
 from .layout import Layout, LayoutBuilder, StoredAxis
 from .ragged import Ragged
 
@@ -22,11 +25,16 @@ __all__ = [
     "DCSR",
     "DIA",
     "ELL",
+    "Bucket",
+    "Composition",
     "Entries",
     "Format",
+    "Hyb",
     "Layout",
     "LayoutBuilder",
+    "LongBucket",
     "Packed",
+    "PackedComposition",
     "Ragged",
     "Storage",
     "StoredAxis",

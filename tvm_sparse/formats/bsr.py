@@ -9,7 +9,7 @@ import numpy as np
 from tvm.ir import Expr
 
 from .entries import Entries, lexicographic_order
-from .format import Format, Storage
+from .format import Format, Storage, check_positive
 from .layout import Layout, LayoutBuilder
 
 __all__ = ["BSR", "Blocks", "find_blocks"]
@@ -48,7 +48,7 @@ class BSR(Format):
     marks_padding = True
 
     def __init__(self, rows: int, columns: int, min_fill: float = 0.0) -> None:
-        check_block_size(rows=rows, columns=columns)
+        check_positive(rows=rows, columns=columns)
         if not 0 <= min_fill <= 1:
             raise ValueError(f"min_fill: expected a share between 0 and 1, found {min_fill}")
         self.name = f"bsr{rows}x{columns}"
@@ -177,10 +177,3 @@ def block_coordinates(
     blocks, within = np.divmod(slots, rows * columns)
     row, column = np.divmod(within, columns)
     return block_rows[blocks] * rows + row, block_columns[blocks] * columns + column
-
-
-def check_block_size(**sizes: int) -> None:
-    """Refuse sizes of a block that are not positive integers, by name."""
-    for name, size in sizes.items():
-        if not isinstance(size, int | np.integer) or size < 1:
-            raise ValueError(f"{name}: expected an integer >= 1, found {size!r}")

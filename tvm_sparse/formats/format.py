@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -167,7 +168,8 @@ class Packed:
     @property
     def padding(self) -> float:
         """Share of the slots that hold no entry, between 0 and 1."""
-        return 1 - self.storage.slots.size / self.values.size if self.values.size else 0.0
+        slots = self.values.size
+        return (slots - self.storage.slots.size) / slots if slots else 0.0
 
     def entries(self) -> Entries:
         """Return the stored entries: coordinates through the index map, and values."""
@@ -330,3 +332,10 @@ def check_fits(name: str, size: int, dtype: np.dtype) -> None:
         raise ValueError(
             f"{name}: size {size} does not fit index_dtype {dtype.name}; pass index_dtype='int64'"
         )
+
+
+def check_positive(**sizes: int) -> None:
+    """Refuse parameters of a format that are not positive integers, by name."""
+    for name, size in sizes.items():
+        if not isinstance(size, Integral) or size < 1:
+            raise ValueError(f"{name}: expected an integer of at least 1, found {size!r}")

@@ -1,0 +1,316 @@
+"""Compositions: a tensor as a sum of parts, each in the format that suits it.
+
+Every entry goes to one part. Parts choose in order, each from what those before it left, so that they
+are disjoint and together hold the whole tensor by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from .entries import Entries, as_entries, stable_order
+from .format import (
+    Format,
+    Packed,
+    as_index_dtype,
+    in_stored_order,
+    prepare,
+    store_entries,
+    to_scipy,
+)
+
+__all__ = ["Composition", "PackedComposition"]
+
+
+class Composition:
+    """A tensor as the sum of disjoint parts, by name.
+
+    Parameters
+    ----------
+    parts : mapping of str to Format
+        Each takes, in order, what it stores well (:meth:`Format.takes`) of what is left; the last one
+        usually takes all.
+    keeps_duplicates : bool
+        Give repeated coordinates slots of their own; all parts must do so. Otherwise they are summed
+        before the entries are divided.
+
+    Notes
+    -----
+    The composable formats of SparseTIR (ASPLOS'23, section 3.2), where the parts are divided by hand
+    and unchecked.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> from tvm_sparse.formats import BSR, CSR, Composition
+    >>> matrix = sp.coo_matrix([[1.0, 2, 0, 0], [3, 4, 0, 5]])
+    >>> packed = Composition({"blocks": BSR(2, 2, min_fill=0.5), "rest": CSR()}).pack(matrix)
+    >>> packed.parts["blocks"].values.tolist(), packed.parts["rest"].values.tolist()
+    ([[[1.0, 2.0], [3.0, 4.0]]], [5.0])
+    """
+
+    def __init__(self, parts: Mapping[str, Format], keeps_duplicates: bool = False) -> None:
+        self._parts = dict(parts)
+        self.keeps_duplicates = keeps_duplicates
+        self.rank = _common_rank(self._parts)
+        for name, part in self._parts.items():
+            if not name.isidentifier():
+                raise ValueError(f"parts: expected names that are identifiers, found {name!r}")
+            if keeps_duplicates and not part.keeps_duplicates:
+                raise ValueError(
+                    f"parts: {name} ({part.name}) sums repeated coordinates, which the composition "
+                    "is to keep"
+                )
+
+    @property
+    def parts(self) -> dict[str, Format]:
+        """The formats of the parts, in the order in which they take entries."""
+        return self._parts
+
+    def assign(self, entries: Entries) -> np.ndarray:
+        """Say which part each entry goes to.
+
+        Parameters
+        ----------
+        entries : Entries
+            Sorted and, unless duplicates are kept, unique.
+
+        Returns
+        -------
+        numpy.ndarray
+            Number of the part in the order of :attr:`parts`; their count where none takes the entry.
+        """
+        count = len(self.parts)
+        numbers = np.full(entries.count, count, np.min_scalar_type(count))
+        left, places = entries, np.arange(entries.count)
+        for number, (name, part) in enumerate(self.parts.items()):
+            taken = np.asarray(part.takes(left))
+            if taken.dtype != bool or taken.shape != (left.count,):
+                raise ValueError(
+                    f"{name} ({part.name}): expected takes() to return {left.count} booleans, found "
+                    f"{taken.dtype} of shape {taken.shape}"
+                )
+            numbers[places[taken]] = number
+            rest = np.flatnonzero(~taken)
+            left, places = left.take(rest), places[rest]
+        return numbers
+
+    def pack(self, tensor: Any, index_dtype: str = "int32") -> PackedComposition:
+        """Divide a tensor among the parts and store each in its format.
+
+        Parameters
+        ----------
+        tensor : scipy.sparse matrix or array, torch.Tensor, Packed or tuple
+            See :func:`as_entries`.
+        index_dtype : str
+            ``"int32"`` or ``"int64"``.
+
+        Returns
+        -------
+        PackedComposition
+            The parts.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the tensor is not one, has another rank, does not fit the index dtype, or has entries
+            that no part takes.
+        """
+        dtype = as_index_dtype(index_dtype)
+        given = as_entries(tensor, self.rank)
+        entries, places = prepare(given, self.keeps_duplicates)
+        return self._pack(entries, places, dtype)
+
+    def _pack(
+        self, entries: Entries, places: np.ndarray | None, dtype: np.dtype
+    ) -> PackedComposition:
+        parts, chosen = {}, {}
+        for (name, part), picked in zip(self.parts.items(), self._divide(entries)):
+            own = entries if picked.size == entries.count else entries.take(picked)
+            parts[name] = Packed(part, entries.shape, store_entries(part, own, dtype))
+            chosen[name] = picked
+        return PackedComposition(self, entries.shape, parts, chosen, places)
+
+    def _divide(self, entries: Entries) -> list[np.ndarray]:
+        """Return the places of each part's entries, in order."""
+        numbers, count = self.assign(entries), len(self.parts)
+        sizes = np.bincount(numbers, minlength=count + 1)
+        if sizes[count]:
+            raise ValueError(
+                f"{self!r}: {sizes[count]} of {entries.count} entries are left after the last part; "
+                "add one that takes all, for example CSR()"
+            )
+        order = stable_order(numbers, count)
+        if entries.count < 2**31:
+            order = order.astype(np.int32)
+        return np.split(order, np.cumsum(sizes[: count - 1]))
+
+    def __repr__(self) -> str:
+        formats = ", ".join(f"{name}: {part.name}" for name, part in self._parts.items())
+        return f"<{type(self).__name__} {formats}>"
+
+
+@dataclass(frozen=True)
+class PackedComposition:
+    """A tensor packed as a sum of parts.
+
+    Attributes
+    ----------
+    composition : Composition
+        What it was packed by.
+    shape : tuple of int
+        Of the tensor.
+    parts : dict of str to Packed
+        The parts, by name; each has the shape of the whole tensor.
+    chosen : dict of str to numpy.ndarray
+        Places of each part's entries among all entries, which are sorted.
+    places : numpy.ndarray or None
+        For each entry of the source, its place among the sorted ones; None where they are the same.
+    """
+
+    composition: Composition
+    shape: tuple[int, ...]
+    parts: dict[str, Packed]
+    chosen: dict[str, np.ndarray] = field(repr=False)
+    places: np.ndarray | None = field(default=None, repr=False)
+
+    @property
+    def count(self) -> int:
+        """Number of stored entries."""
+        return sum(picked.size for picked in self.chosen.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of values and index arrays, those that a kernel reads."""
+        return sum(part.nbytes for part in self.parts.values())
+
+    @property
+    def padding(self) -> float:
+        """Share of the slots that hold no entry, between 0 and 1."""
+        slots = sum(part.values.size for part in self.parts.values())
+        return (slots - self.count) / slots if slots else 0.0
+
+    def entries(self) -> Entries:
+        """Return the stored entries of all parts, sorted."""
+        parts = [part.entries() for part in self.parts.values()]
+        order = np.concatenate([np.empty(0, np.int32), *self.chosen.values()])
+
+        def joined(arrays: list[np.ndarray]) -> np.ndarray:
+            together = np.concatenate(arrays)
+            whole = np.empty_like(together)
+            whole[order] = together
+            return whole
+
+        dims = range(len(self.shape))
+        coordinates = tuple(joined([part.coordinates[dim] for part in parts]) for dim in dims)
+        return Entries(coordinates, joined([part.values for part in parts]), self.shape)
+
+    def unpack(self) -> sp.csr_matrix | sp.coo_array:
+        """Return the tensor as SciPy holds it, as :meth:`Packed.unpack` does."""
+        return to_scipy(self.entries())
+
+    def update_values(self, values: np.ndarray) -> None:
+        """Replace the values, the structure and the division into parts stay.
+
+        Parameters
+        ----------
+        values : numpy.ndarray
+            Shape ``(entries,)`` in the order of the source that was packed.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If they are of another kind, or there are more or fewer of them.
+        """
+        dtype = next(iter(self.parts.values())).values.dtype
+        stored = in_stored_order(values, self.places, self.count, dtype)
+        for name, part in self.parts.items():
+            part.update_values(stored[self.chosen[name]])
+
+    def arguments(self, name: str) -> dict[str, Any]:
+        """Return what a kernel takes for this tensor, by parameter name.
+
+        Parameters
+        ----------
+        name : str
+            The prefix of the operand: part ``rest`` goes by ``name_rest``, see
+            :meth:`Packed.arguments`.
+        """
+        return {
+            key: argument
+            for part_name, part in self.parts.items()
+            for key, argument in part.arguments(f"{name}_{part_name}").items()
+        }
+
+    def check(self) -> None:
+        """Validate the parts' arrays against each other: ``validate="full"`` of a kernel's arguments.
+
+        Raises
+        ------
+        ValueError
+            If a part has a slot twice, an entry outside of the tensor or a value in padding, or if an
+            entry lies in two parts, or one is missing.
+        """
+        for name, part in self.parts.items():
+            _check_part(name, part, self.chosen[name].size)
+        held = np.sort(np.concatenate(list(self.chosen.values())))
+        if not np.array_equal(held, np.arange(held.size)):
+            raise ValueError(f"{self.composition!r}: expected every entry in one part")
+        parts = [part.entries().coordinates for part in self.parts.values()]
+        coordinates = tuple(np.concatenate(found) for found in zip(*parts))
+        entries = Entries(coordinates, np.empty(held.size, bool), self.shape).sorted()
+        if not self.composition.keeps_duplicates and entries.count > 1:
+            repeated = np.flatnonzero(entries.repeats())
+            if repeated.size:
+                where = tuple(int(found[repeated[0]]) for found in entries.coordinates)
+                raise ValueError(f"{self.composition!r}: entry {where} is stored twice")
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw where the entries of each part lie in the matrix, one colour for each part.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Where to draw.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The drawing.
+        """
+        from .plot import draw_parts  # noqa: PLC0415 (only drawing needs matplotlib)
+
+        return draw_parts(self, ax)
+
+
+def _common_rank(parts: Mapping[str, Format]) -> int:
+    ranks = {part.rank for part in parts.values()}
+    if len(ranks) != 1:
+        found = ", ".join(f"{name} of {part.rank}" for name, part in parts.items()) or "none"
+        raise ValueError(f"parts: expected one or more for tensors of one rank, found {found}")
+    return ranks.pop()
+
+
+def _check_part(name: str, part: Packed, count: int) -> None:
+    slots, values = part.storage.slots, part.values.reshape(-1)
+    held = np.zeros(values.size, bool)
+    if slots.size != count or (count and not 0 <= slots.min() <= slots.max() < values.size):
+        raise ValueError(
+            f"{name}: expected {count} slots in 0..{values.size - 1}, found {slots.size} others"
+        )
+    held[slots] = True
+    if np.count_nonzero(held) != count:
+        raise ValueError(f"{name}: expected one entry in each slot, found one with several")
+    if (values[~held] != 0).any():
+        raise ValueError(f"{name}: expected zeros in padding, found other values")
+    for dim, (found, extent) in enumerate(zip(part.entries().coordinates, part.shape)):
+        if count and not 0 <= found.min() <= found.max() < extent:
+            raise ValueError(
+                f"{name}: expected coordinates of dimension {dim} in 0..{extent - 1}, found "
+                f"{found.min()}..{found.max()}"
+            )

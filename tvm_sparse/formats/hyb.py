@@ -1,0 +1,203 @@
+"""hyb: rows sorted into buckets by length, each bucket padded to one width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from .bucket import Bucket, LongBucket, columns_per_part, find_rows
+from .composition import Composition, PackedComposition
+from .entries import Entries, as_entries
+from .format import Format, as_index_dtype, check_positive, prepare
+
+__all__ = ["Hyb", "choose_widths"]
+
+
+class Hyb(Composition):
+    """Rows in buckets by length, for each range of columns on its own.
+
+    Columns are cut into equal ranges. In each, a row goes by its number of entries there: into the
+    narrowest bucket that is at least as wide, nowhere if it has none, and into the widest one, cut
+    into pieces, if it is longer than that. Part ``c0_w4`` is the bucket of width 4 of the first range;
+    see :class:`Bucket`, and :class:`LongBucket` for the widest.
+
+    One description serves every matrix: buckets and ranges may be empty.
+
+    Parameters
+    ----------
+    column_parts : int
+        Number of ranges, which keep the rows of a dense operand that one range needs in cache.
+    buckets : sequence of int, optional
+        Widths, rising. None: :meth:`pack` chooses them for its tensor as :meth:`fitted` does.
+
+    Notes
+    -----
+    hyb(c, k) of SparseTIR (ASPLOS'23, section 4.2.1), which has widths 1, 2, 4, ..., 2**k, gives
+    pieces of a long row as several rows, and carries no values.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> from tvm_sparse.formats import Hyb
+    >>> packed = Hyb(buckets=[1, 2]).pack(sp.coo_matrix([[0, 5.0, 0], [1.0, 2, 3], [0, 0, 0]]))
+    >>> {name: part.values.tolist() for name, part in packed.parts.items()}
+    {'c0_w1': [[[5.0]]], 'c0_w2': [[1.0, 2.0], [3.0, 0.0]]}
+    >>> packed.padding
+    0.2
+    """
+
+    def __init__(self, column_parts: int = 1, buckets: Sequence[int] | None = None) -> None:
+        check_positive(column_parts=column_parts)
+        self.column_parts = column_parts
+        self.buckets = None if buckets is None else check_widths(buckets)
+        if self.buckets is None:
+            self.keeps_duplicates, self.rank = False, 2
+            return
+        super().__init__(
+            {
+                bucket.name: bucket
+                for column_part in range(column_parts)
+                for bucket in make_buckets(self.buckets, column_part, column_parts)
+            }
+        )
+
+    @property
+    def parts(self) -> dict[str, Format]:
+        """The buckets by name, those of the first range first, narrow ones first."""
+        if self.buckets is None:
+            raise ValueError("Hyb: no widths yet; give buckets, or choose them by fitted(tensor)")
+        return super().parts
+
+    def fitted(self, tensor: Any) -> Hyb:
+        """Choose widths for a tensor from how long its rows are.
+
+        Widths are chosen from the numbers of at most three significant bits (1 to 8, 10, 12, 14, 16,
+        20, ...) and the lengths that at least a tenth of the rows have. Of these it takes the at most
+        eight that cost least, where each padded row or piece costs its width and one more for
+        bookkeeping; and the fewest that cost no more than 1/20 above that.
+
+        Parameters
+        ----------
+        tensor : scipy.sparse matrix or array, torch.Tensor, Packed or tuple
+            See :func:`as_entries`.
+
+        Returns
+        -------
+        Hyb
+            With widths; itself if it has some already.
+        """
+        if self.buckets is not None:
+            return self
+        entries, _ = prepare(as_entries(tensor, self.rank), self.keeps_duplicates)
+        return self._fitted(entries)
+
+    def _fitted(self, entries: Entries) -> Hyb:
+        lengths = np.diff(find_rows(entries, self.column_parts))
+        return type(self)(self.column_parts, choose_widths(lengths))
+
+    def pack(self, tensor: Any, index_dtype: str = "int32") -> PackedComposition:
+        dtype = as_index_dtype(index_dtype)
+        entries, places = prepare(as_entries(tensor, self.rank), self.keeps_duplicates)
+        fitted = self if self.buckets is not None else self._fitted(entries)
+        return fitted._pack(entries, places, dtype)
+
+    pack.__doc__ = Composition.pack.__doc__
+
+    def assign(self, entries: Entries) -> np.ndarray:
+        pointers = find_rows(entries, self.column_parts)
+        lengths = np.diff(pointers)
+        numbers = bucket_of_length(lengths, self.buckets)
+        if self.column_parts > 1:
+            size = columns_per_part(entries.shape[1], self.column_parts)
+            numbers += entries.columns[pointers[:-1]] // size * len(self.buckets)
+        return np.repeat(numbers.astype(np.min_scalar_type(len(self.parts))), lengths)
+
+    assign.__doc__ = Composition.assign.__doc__
+
+    def __repr__(self) -> str:
+        return f"Hyb(column_parts={self.column_parts}, buckets={self.buckets})"
+
+
+def make_buckets(
+    widths: Sequence[int], column_part: int = 0, column_parts: int = 1, relation: int | None = None
+) -> list[Bucket]:
+    """Return one bucket for each width; the widest one takes rows of any length."""
+    kinds = [*[Bucket] * (len(widths) - 1), LongBucket]
+    return [kind(width, column_part, column_parts, relation) for kind, width in zip(kinds, widths)]
+
+
+def bucket_of_length(lengths: np.ndarray, widths: Sequence[int]) -> np.ndarray:
+    """Return the number of the narrowest bucket that holds rows of these lengths, or of the widest."""
+    return np.minimum(np.searchsorted(widths, lengths), len(widths) - 1)
+
+
+def check_widths(buckets: Sequence[int]) -> tuple[int, ...]:
+    """Refuse widths that are not positive and rising."""
+    widths = tuple(buckets)
+    check_positive(**{f"buckets[{k}]": width for k, width in enumerate(widths)})
+    if not widths or any(low >= high for low, high in pairwise(widths)):
+        raise ValueError(f"buckets: expected one or more rising widths, found {list(widths)}")
+    return tuple(int(width) for width in widths)
+
+
+def choose_widths(lengths: np.ndarray, most: int = 8) -> tuple[int, ...]:
+    """Choose widths of buckets for rows of these lengths; see :meth:`Hyb.fitted`.
+
+    Parameters
+    ----------
+    lengths : numpy.ndarray
+        Entries of each row that has some.
+    most : int
+        Upper bound of the number of widths.
+
+    Returns
+    -------
+    tuple of int
+        Rising.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> choose_widths(np.array([1, 1, 1, 1, 9, 9, 33]))
+    (1, 9, 33)
+    """
+    if lengths.size == 0:
+        return (1,)
+    rows = np.bincount(lengths)  # rows of each length
+    widths = _candidates(rows)
+    # below[k]: rows that fit into width k; cost[j, k]: of rows longer than width j, up to width k.
+    below = np.cumsum(rows)[np.minimum(widths, rows.size - 1)]
+    low = np.concatenate([[0], below])
+    cost = (below[None, :] - low[:, None]) * (widths + 1)
+    cost = np.where(np.arange(widths.size)[None, :] >= np.arange(low.size)[:, None], cost, np.inf)
+    # A row longer than the widest bucket fills as many pieces as it needs.
+    longer = np.arange(rows.size)
+    pieces = np.where(longer > widths[:, None], -(-longer // widths[:, None]), 0) @ rows
+    cut = pieces * (widths + 1)
+
+    best, choice = [cost[0]], []  # cost of one more bucket, up to each width
+    for _ in range(min(most, widths.size) - 1):
+        total = best[-1][:, None] + cost[1:]
+        choice.append(np.argmin(total, axis=0))
+        best.append(np.min(total, axis=0))
+    ends = [int(np.argmin(costs + cut)) for costs in best]
+    least = [float((costs + cut)[end]) for costs, end in zip(best, ends)]
+    fewest = next(k for k, total in enumerate(least) if total <= 1.05 * min(least))
+    chosen = [ends[fewest]]
+    for step in reversed(choice[:fewest]):
+        chosen.append(int(step[chosen[-1]]))
+    return tuple(int(widths[k]) for k in reversed(chosen))
+
+
+def _candidates(rows: np.ndarray) -> np.ndarray:
+    """Return widths to choose from, given how many rows there are of each length."""
+    longest = rows.size - 1
+    common = np.flatnonzero(rows * 10 >= rows.sum())
+    steps = [np.arange(1, 9)]
+    while steps[-1][-1] < longest:
+        steps.append(steps[-1][-4:] * 2)
+    short = np.concatenate(steps)
+    return np.union1d(short[: np.searchsorted(short, longest) + 1], common[common > 0])
