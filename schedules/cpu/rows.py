@@ -123,12 +123,7 @@ def version_widths(
     sch.annotate(row, "tvm_sparse.versions", list(widths))
 
 
-def tile_row(
-    sch: s_tir.Schedule,
-    block: s_tir.schedule.SBlockRV,
-    tile: RowTile,
-    write: s_tir.schedule.SBlockRV | None = None,
-) -> None:
+def tile_row(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, tile: RowTile) -> None:
     """Compute the row of a dense result tile by tile, each in registers.
 
     Before and after, for the sum over the entries ``j`` of a row::
@@ -148,8 +143,6 @@ def tile_row(
         The block inside the loops over entries (a reduction) and features, in this order.
     tile : RowTile
         The tile.
-    write : SBlockRV, optional
-        A block that adds the sums to the result; without one they are the result.
     """
     entry, feature = sch.get_loops(block)
     features = sch.get(feature).extent
@@ -159,8 +152,7 @@ def tile_row(
         tile = tile.within(int(features))
     tile_loop, inner = sch.split(feature, [None, tile.width])
     sch.reorder(tile_loop, entry, inner)
-    if write is None:
-        write = sch.cache_write(block, 0, "global")
+    write = sch.cache_write(block, 0, "global")
     sch.reverse_compute_at(write, tile_loop)
     # One row of registers, whatever the position of the tile: a constant extent for the compiler.
     sch.transform_layout(

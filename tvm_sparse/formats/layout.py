@@ -137,6 +137,7 @@ class LayoutBuilder:
             self._array(indices, multiply_sizes(parent.slots, width)),
             sorted,
             unique,
+            distinct and self._is_distinct(parent, dims),
         )
         return self._add(axis, dims, distinct)
 
@@ -180,6 +181,13 @@ class LayoutBuilder:
     ) -> Layout:
         """Return the layout of the axes declared so far."""
         return Layout(tuple(self.axes), dict(self.params), to_tensor, from_tensor)
+
+    def _is_distinct(self, parent: Axis, dims: Sequence[int]) -> bool:
+        """Whether the entries of an axis differ in these dimensions, and those under them too."""
+        return any(
+            stored.axis == parent and stored.dims == tuple(dims) and stored.distinct
+            for stored in self.axes
+        )
 
     def _add(self, axis: Axis, dims: Sequence[int], distinct: bool) -> Axis:
         self.axes.append(StoredAxis(axis, tuple(dims), distinct))

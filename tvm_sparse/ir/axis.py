@@ -104,6 +104,8 @@ class SparseFixedAxis(Axis):
     indices: Var
     sorted: bool = True
     unique: bool = True
+    #: Whether no coordinate stands under two parent entries, as in a list of rows.
+    distinct: bool = False
 
     kind = "sparse_fixed"
     is_sparse = True

@@ -15,7 +15,10 @@ from tvm_ffi.dataclasses import field, py_class
 from .axis import Axis
 from .buffer import SparseBuffer
 
-__all__ = ["SparseFunc"]
+__all__ = ["TENSORS_ATTR", "SparseFunc"]
+
+#: Attribute with the shapes of tensors that are held in formats, over parameter names, as JSON.
+TENSORS_ATTR = "tvm_sparse.tensors"
 
 
 @py_class("tvm_sparse.SparseFunc")

@@ -244,7 +244,7 @@ def _check_kinds(node: SparseIteration) -> Iterator[_Problem]:
     for store in _own_stores(node):
         used = set().union(*(_used_variables(index) for index in store.indices), set())
         for var, axis in spatial.items():
-            if var not in used:
+            if var not in used and not _is_told_apart(axis, used, spatial):
                 yield _Problem(
                     f"{where}: axis {axis.name} is marked S (spatial), but {store.buffer.name} is "
                     f"stored at the same place for all of its entries; mark {axis.name} R "
@@ -262,6 +262,16 @@ def _check_kinds(node: SparseIteration) -> Iterator[_Problem]:
                     f"on reduction axis {names}",
                     store.span or node.span,
                 )
+
+
+def _is_told_apart(axis: Axis, used: set[Var], spatial: dict[Var, Axis]) -> bool:
+    """Whether an index holds the coordinates of an axis below, each of which has one parent entry."""
+    return any(
+        inner.parent_axis == axis
+        and getattr(inner, "distinct", False)
+        and (var in used or _is_told_apart(inner, used, spatial))
+        for var, inner in spatial.items()
+    )
 
 
 def _own_stores(node: SparseIteration) -> list[tirx.BufferStore]:

@@ -28,6 +28,7 @@ from .signature import Signature
 from .sparse_arguments import SparseArrays, accepts_matrices, index_parameters, unpack_sparse
 from .structure import (
     check_coordinates,
+    check_distinct,
     check_ends,
     check_monotone,
     check_order,
@@ -43,6 +44,7 @@ class Binding:
         self, signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
         self.signature = signature
+        self.packed_shapes: dict[str, Sequence[int]] = {}
         self.values = self._assign(args, kwargs)
         self.framework = framework_of(
             [value for name, value in self.values.items() if name in signature.inputs]
@@ -80,6 +82,7 @@ class Binding:
             if not hasattr(value, "arguments") or not hasattr(value, "nbytes"):
                 yield key, value
                 continue
+            self.packed_shapes[key] = value.shape
             for name, part in value.arguments(key).items():
                 if name in self.signature.by_name:
                     yield name, part
@@ -269,6 +272,9 @@ class Binding:
             for name, arrays in self.matrices.items()
             for text, value in arrays.sizes
         ]
+        for name, shape in self.packed_shapes.items():
+            texts = self.signature.tensors.get(name, [])
+            equations += [(name, dimension(t), size) for t, size in zip(texts, shape)]
         for name, view in self.views.items():
             shape = self.signature.shapes[name]
             if view.ndim == len(shape) and name not in self.matrices:
@@ -385,6 +391,8 @@ class Binding:
         if indices is None:
             return
         label = self._axis_label(axis, "indices")
+        if axis.get("distinct") and length is not None:
+            check_distinct(label, indices, length)
         if axis["kind"] == "sparse_fixed":
             if length is not None:
                 check_padded_rows(label, indices, length, *order)

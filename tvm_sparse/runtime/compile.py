@@ -167,7 +167,7 @@ def _cpu_features(target: Target) -> list[str]:
 def _entry(func: tirx.PrimFunc, layout: dict | None) -> dict:
     """Argument metadata of one function; without a layout, from the signature itself."""
     if layout is not None:
-        return {"args": layout["args"], "axes": layout["axes"]}
+        return {key: layout[key] for key in ("args", "axes", "tensors")}
     written = _written(func)
     args = []
     for param in func.params:

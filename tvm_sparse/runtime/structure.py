@@ -142,3 +142,18 @@ def check_padded_rows(
             f"{label}: expected {wanted} within a row, found {before[row, slot]} then "
             f"{after[row, slot]} in row {row}"
         )
+
+
+def check_distinct(label: str, indices: np.ndarray, length: int) -> None:
+    """Check that no coordinate occurs twice; values outside ``[0, length)`` are padding."""
+    entries = indices.reshape(-1)
+    entries = entries[(entries >= 0) & (entries < length)]
+    seen = np.zeros(length, bool)
+    seen[entries] = True
+    if np.count_nonzero(seen) == entries.size:
+        return
+    values, counts = np.unique(entries, return_counts=True)
+    raise ValueError(
+        f"{label}: expected distinct coordinates, found {values[counts > 1][0]} "
+        f"{counts[counts > 1][0]} times"
+    )

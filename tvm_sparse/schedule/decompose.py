@@ -7,6 +7,7 @@ to it; otherwise each part computes entries of its own.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,11 +18,17 @@ from tvm.ir import Expr, TensorLoad, Var
 from ..errors import SparseProgramError
 from ..formats import Format, Layout
 from ..ir import Axis, SparseBuffer, SparseFunc, SparseIteration
+from ..ir.accumulation import accumulation_of
 from ..ir.buffer import ancestors, declare_buffer
-from .accumulation import accumulation_of
+from ..ir.function import TENSORS_ATTR
+from ..transform._layout import size_text
 from .iterations import find_iteration, iterations_of, replace_iteration, with_fields
 
 __all__ = ["decompose_operands"]
+
+
+#: Unsigned integers as wide as a float.
+_BITS = {"float16": "uint16", "bfloat16": "uint16", "float32": "uint32", "float64": "uint64"}
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,7 @@ class _Part:
     """One format of the operands, on the sizes of the program."""
 
     name: str
+    format: Format
     layout: Layout
     buffers: list[SparseBuffer]  # one for each operand
     arg_names: list[str]
@@ -80,7 +88,8 @@ def decompose_operands(
     if separate_init is not None:
         new.insert(0, _init_iteration(iteration))
     changed = replace_iteration(func, iteration, new)
-    return _with_parameters(changed, operands, parts), [it.name for it in new]
+    changed = _with_parameters(changed, operands, parts)
+    return _with_shapes(changed, func, operands, parts), [it.name for it in new]
 
 
 # --- what may be decomposed --------------------------------------------------------------------
@@ -242,7 +251,7 @@ def _part(
         )
         for operand in operands
     ]
-    return _Part(name, layout, buffers, arg_names)
+    return _Part(name, fmt, layout, buffers, arg_names)
 
 
 def _part_iteration(
@@ -291,16 +300,30 @@ def _part_iteration(
         )
 
     init = None if reduced or iteration.init is None else rewrite(iteration.init)
+    body = rewrite(iteration.body)
+    if part.format.marks_padding:
+        body = _without_padding(body, part, stored_vars)
     return SparseIteration(
         axes=[axis for axis, _, _ in loops],
         kinds="".join(kind for _, kind, _ in loops),
         iter_vars=[var for _, _, var in loops],
-        body=rewrite(iteration.body),
+        body=body,
         init=init,
         name=f"{iteration.name}_{part.name}",
         annotations=iteration.annotations,
         span=iteration.span,
     )
+
+
+def _without_padding(body: tirx.Stmt, part: _Part, stored_vars: Sequence[Var]) -> tirx.Stmt:
+    """Run a body for entries alone: all bits of a padding slot are zero, and those of no entry are."""
+    stored = _stored_buffers(body)
+    for buffer in part.buffers:
+        bits = _BITS.get(buffer.dtype)
+        if bits is not None and buffer.buffer not in stored:
+            value = tirx.reinterpret(bits, tirx.BufferLoad(buffer.buffer, stored_vars))
+            return tirx.IfThenElse(tirx.NE(value, tirx.const(0, bits)), body, None)
+    return body
 
 
 def _iterator_name(
@@ -411,6 +434,19 @@ def _with_parameters(
         attrs=func.attrs,
         span=func.span,
     )
+
+
+def _with_shapes(
+    func: SparseFunc, before: SparseFunc, operands: Sequence[SparseBuffer], parts: Sequence[_Part]
+) -> SparseFunc:
+    """Note the shapes of the tensors, so that a packed one tells the sizes of the program."""
+    names = dict(zip(func.params, func.arg_names))
+    shape = [size_text(axis.length, names) for axis in operands[0].axes]
+    known = json.loads(str((func.attrs or {}).get(TENSORS_ATTR, "{}")))
+    for k, operand in enumerate(operands):
+        known[before.arg_names[_param_index(before, operand)]] = shape
+        known |= {part.arg_names[k]: shape for part in parts}
+    return func.with_attr(TENSORS_ATTR, json.dumps(known))
 
 
 def _axes_in_use(func: SparseFunc, buffers: Sequence[SparseBuffer]) -> set[Axis]:

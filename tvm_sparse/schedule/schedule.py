@@ -15,7 +15,6 @@ from ..ir import SparseFunc, verify
 from ..transform import LowerSparseBuffer, LowerSparseIteration
 from .decompose import decompose_operands
 from .iterations import find_iteration, replace_iteration, with_fields
-from .partial import separate_partial_results
 from .reorder import fuse_axes, reorder_axes
 from .trace import IterationHandle, IteratorHandle, Sample, Trace
 
@@ -220,39 +219,6 @@ class SparseSchedule:
             "formats": dict(parts) if not hasattr(formats, "parts") else formats,
         }
         return self._record("decompose_format", arguments, handles)
-
-    def partial_results(self, iteration: Iteration) -> None:
-        """Compute the share of a part on its own, and add it to the result afterwards.
-
-        Loop schedules hold the share in registers: that of a tile is added to the result once.
-
-        Parameters
-        ----------
-        iteration : IterationHandle or str
-            A part that adds to a result. It goes on with the loops before its first reduction; inside
-            are iterations named with ``_sum`` and ``_add``.
-
-        Notes
-        -----
-        Before::
-
-            with S.sp_iter([RI, RJ, K], "SRS", "spmm_rest") as [i, j, k]:
-                C[i, k] = C[i, k] + A_rest[i, j] * B[j, k]
-
-        and after ``sch.partial_results("spmm_rest")``::
-
-            spmm_rest_partial = S.alloc_sparse_buffer((RI, K), "float32")
-            with S.sp_iter([RI], "S", "spmm_rest") as [i]:
-                with S.sp_iter([RJ, K], "RS", "spmm_rest_sum") as [j, k]:
-                    with S.init():
-                        spmm_rest_partial[i, k] = 0.0
-                    spmm_rest_partial[i, k] = spmm_rest_partial[i, k] + A_rest[i, j] * B[j, k]
-                with S.sp_iter([K], "S", "spmm_rest_add") as [k]:
-                    C[i, k] = C[i, k] + spmm_rest_partial[i, k]
-        """
-        handle = self._handle(iteration)
-        self._change(handle, separate_partial_results, handle.name)
-        self._record("partial_results", {"iteration": iteration})
 
     # --- the rest ---
 

@@ -196,8 +196,12 @@ def sparse_fixed(
     idtype: str = "int32",
     sorted: bool = True,
     unique: bool = True,
+    distinct: bool = False,
 ) -> Axis:
-    """Declare an ELL-like axis: ``nnz_cols`` slots per parent entry, coordinates in ``indices``."""
+    """Declare an ELL-like axis: ``nnz_cols`` slots per parent entry, coordinates in ``indices``.
+
+    ``distinct`` says that no coordinate stands under two parent entries, as in a list of rows.
+    """
     state = FunctionState.current("sparse_fixed")
     name = state.target_name or "axis"
     length, nnz_cols = (
@@ -207,9 +211,8 @@ def sparse_fixed(
     axis = {"name": name, "length": length, "dtype": dtype, "parent": owner, "nnz_cols": nnz_cols}
     slots = SparseFixedAxis(**axis, indices=Var("unused", "handle")).slots
     array = state.declare_index_array(indices, slots, dtype, f"{name}_indices", name)
-    return _new_axis(
-        state, SparseFixedAxis(**axis, indices=array, sorted=bool(sorted), unique=bool(unique))
-    )
+    flags = {"sorted": bool(sorted), "unique": bool(unique), "distinct": bool(distinct)}
+    return _new_axis(state, SparseFixedAxis(**axis, indices=array, **flags))
 
 
 @_definition

@@ -150,6 +150,7 @@ class _Surrogate:
                 self.names[axis.indices],
                 int(axis.sorted),
                 int(axis.unique),
+                int(axis.distinct),
                 axis.length,
                 axis.nnz_cols,
             ]
@@ -308,9 +309,9 @@ class _Rewriter(ast.NodeTransformer):
                 f"{dtype!r})"
             )
         if what == "sparse_fixed":
-            flags = _flags(plain[4], plain[5])
+            flags = _flags(plain[4], plain[5]) + (", distinct=True" if plain[6] else "")
             return _statement(
-                f"{name} = S.sparse_fixed({plain[2]}, ({text[6]}, {text[7]}), {self._array(plain[3])}, "
+                f"{name} = S.sparse_fixed({plain[2]}, ({text[7]}, {text[8]}), {self._array(plain[3])}, "
                 f"{dtype!r}{flags})"
             )
         if what == "sparse_variable":

@@ -16,6 +16,7 @@ from tvm.ir import Expr, Var
 
 from ..ir import Axis, SparseFunc
 from ..ir.buffer import storage_sizes
+from ..ir.function import TENSORS_ATTR
 from .fill_outputs import buffer_roles
 
 __all__ = ["LAYOUT_ATTR", "describe_layout", "evaluate_size", "read_layout"]
@@ -61,6 +62,7 @@ def describe_layout(func: SparseFunc) -> str:
         {
             "args": args,
             "axes": [_axis_entry(axis, names) for axis in func.axes],
+            "tensors": json.loads(str((func.attrs or {}).get(TENSORS_ATTR, "{}"))),
             "temporaries": [
                 {"buffer": t.name, "axes": [a.name for a in t.axes], "dtype": t.dtype}
                 for t in func.temporaries
@@ -92,7 +94,7 @@ def _axis_entry(axis: Axis, names: dict[Var, str]) -> dict:
         size = getattr(axis, what, None)
         if size is not None:
             entry[what] = size_text(size, names)
-    for what in ("sorted", "unique"):
+    for what in ("sorted", "unique", "distinct"):
         if hasattr(axis, what):
             entry[what] = bool(getattr(axis, what))
     return entry

@@ -10,24 +10,47 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, Range, TensorLoad, Var
-from tvm.s_tir.stmt import SBlock
+from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from ._access import reads_memory, variables_of
+from .accumulations import match_all
 
 __all__ = ["complete_regions"]
 
 _complete = tvm_ffi.get_global_func("script.Complete")
 
 
-def complete_regions(func: tirx.PrimFunc, temporaries: list[Var]) -> tirx.PrimFunc:
-    """Add the root block, allocate ``temporaries`` in it and derive the regions of every block."""
+def complete_regions(
+    func: tirx.PrimFunc, temporaries: list[Var], aliases: dict[Var, Var] | None = None
+) -> tirx.PrimFunc:
+    """Add the root block, allocate ``temporaries`` in it and derive the regions of every block.
+
+    ``aliases`` are other names of whole buffers, which the root block matches.
+    """
     func = _complete(func, temporaries, True)
-    return func.with_body(_Relaxer(func).visit(func.body))
+    func = func.with_body(_Relaxer(func, aliases or {}).visit(func.body))
+    if not aliases:
+        return func
+    root = func.body.block
+    matches = [match_all(name, buffer) for name, buffer in aliases.items()]
+    block = SBlock(
+        root.iter_vars,
+        root.reads,
+        root.writes,
+        root.name_hint,
+        root.body,
+        root.init,
+        root.alloc_buffers,
+        [*root.match_buffers, *matches],
+        root.annotations,
+        root.span,
+    )
+    return func.with_body(SBlockRealize(func.body.iter_values, func.body.predicate, block))
 
 
 class _Relaxer:
-    def __init__(self, func: tirx.PrimFunc) -> None:
-        self._visible: set[Var] = {p for p in func.params if tirx.is_buffer_var(p)}
+    def __init__(self, func: tirx.PrimFunc, aliases: dict[Var, Var]) -> None:
+        self._visible: set[Var] = {p for p in func.params if tirx.is_buffer_var(p)} | {*aliases}
         self._params = set(func.params)
         self._bound: set[Var] = set()
         tvm_ffi.structural_walk(

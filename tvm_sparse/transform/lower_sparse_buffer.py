@@ -17,6 +17,7 @@ from tvm.s_tir.stmt import SBlock
 from ._access import multiply
 from ._layout import evaluate_size, read_layout
 from ._regions import complete_regions
+from .accumulations import give_init
 
 __all__ = ["LowerSparseBuffer"]
 
@@ -138,9 +139,10 @@ def flatten_function(func: tirx.PrimFunc) -> tirx.PrimFunc:
     body = tvm_ffi.structural_mutate(
         func.body, [(TensorLoad, load), (tirx.BufferStore, store), (SBlock, block)]
     )
+    body, aliases = give_init(body)
     params = [flats[p].flat if p in flats else p for p in func.params]
     flattened = tirx.PrimFunc(params, body, func.ret_type, func.attrs, func.span)
-    return complete_regions(flattened, [])
+    return complete_regions(flattened, [], aliases)
 
 
 def _flat_buffers(func: tirx.PrimFunc, layout: dict) -> dict[Var, _FlatBuffer]:

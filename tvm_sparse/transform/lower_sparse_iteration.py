@@ -61,6 +61,9 @@ _INDEX_DTYPES = {
 }
 
 
+_IF_THEN_ELSE = tvm.ir.Op.get("prim.if_then_else")
+
+
 @tvm.transform.module_pass(opt_level=0, name="LowerSparseIteration")
 class LowerSparseIteration:
     """Lower every ``SparseFunc`` of a module to a ``PrimFunc`` over positions (stage II).
@@ -189,8 +192,11 @@ class _FunctionLowering:
         if buffer is None:
             return tirx.BufferStore(stmt.buffer, value, [self.index(e) for e in stmt.indices])
         access = self._access(buffer, stmt.indices, storing=True)
+        if access.valid is None:
+            return tirx.BufferStore(self.stage2[stmt.buffer], value, access.locals)
+        value = _known_valid(value, access.valid)
         lowered = tirx.BufferStore(self.stage2[stmt.buffer], value, access.locals)
-        return lowered if access.valid is None else tirx.IfThenElse(access.valid, lowered, None)
+        return tirx.IfThenElse(access.valid, lowered, None)
 
     # --- expressions ---------------------------------------------------------------------------
 
@@ -521,6 +527,18 @@ def _slot_range(axes: list[Axis], first_parent: Expr | None) -> tuple[Expr, Expr
 
 def _is_zero(expr: Expr) -> bool:
     return isinstance(expr, tirx.IntImm) and int(expr.value) == 0
+
+
+def _known_valid(value: Expr, condition: Expr) -> Expr:
+    """Drop a condition that holds: what accumulates reads only where it stores."""
+
+    def choose(node: Call, mutator) -> Expr:
+        chosen = node.op.same_as(_IF_THEN_ELSE) and tvm_ffi.structural_equal(
+            node.args[0], condition
+        )
+        return mutator.mutate(node.args[1]) if chosen else mutator.default_mutate(node)
+
+    return tvm_ffi.structural_mutate(value, [(Call, choose)])
 
 
 def _subtract(position: Expr, begin: Expr) -> Expr:

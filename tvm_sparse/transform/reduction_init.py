@@ -18,6 +18,7 @@ from tvm.tirx import For, ForKind, IterVar
 
 from ._access import variables_of
 from ._init_domain import InitDomain, init_domain, may_be_empty
+from .accumulations import aliases_of, is_without_effect
 
 __all__ = ["HoistReductionInit", "outermost_reduction_loop"]
 
@@ -54,13 +55,14 @@ class HoistReductionInit:
         rewritten = IRModule(attrs=module.attrs)
         for var, func in module.functions.items():
             if isinstance(func, tirx.PrimFunc):
-                func = func.with_body(_Hoister().visit(func.body, []))
+                func = func.with_body(_Hoister(aliases_of(func.body)).visit(func.body, []))
             rewritten[var] = func
         return rewritten
 
 
 class _Hoister:
-    def __init__(self) -> None:
+    def __init__(self, aliases: dict[Var, Var]) -> None:
+        self._aliases = aliases
         self._waiting: dict[Var, list[tirx.Stmt]] = {}
 
     def visit(self, stmt: tirx.Stmt, loops: list[For]) -> tirx.Stmt:
@@ -77,8 +79,10 @@ class _Hoister:
 
         def realize(node: SBlockRealize, _mutator) -> tirx.Stmt:
             block = node.block
-            first = outermost_reduction_loop(node, loops)
             init = block.init
+            first = outermost_reduction_loop(node, loops)
+            if init is not None and is_without_effect(init, self._aliases):
+                first = init = None
             if first is not None:
                 self._waiting.setdefault(first.loop_var, []).append(
                     _init_nest(node, loops[loops.index(first) :])

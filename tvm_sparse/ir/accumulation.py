@@ -10,7 +10,7 @@ from tvm.ir import Expr, TensorLoad
 
 from ..errors import SparseProgramError
 
-__all__ = ["Accumulation", "accumulation_of"]
+__all__ = ["Accumulation", "accumulation_of", "is_accumulation"]
 
 _OPERATORS = {tirx.Add: "+", tirx.Sub: "-", tirx.Mul: "*", tirx.Max: "max", tirx.Min: "min"}
 
@@ -55,19 +55,32 @@ def accumulation_of(store: tirx.BufferStore, label: str) -> Accumulation:
     SparseProgramError
         If it is none.
     """
+    found = _read(store)
+    if found is None:
+        name = store.buffer.name
+        raise SparseProgramError(
+            f"{label}: expected {name}[...] = op({name}[...], term) with op one of "
+            f"{', '.join(_OPERATORS.values())}, found {name}[...] = {store.value}"
+        )
+    return found
+
+
+def is_accumulation(store: tirx.BufferStore) -> bool:
+    """Whether a statement is one."""
+    return _read(store) is not None
+
+
+def _read(store: tirx.BufferStore) -> Accumulation | None:
     value = store.value
-    if type(value) in _OPERATORS:
-        if _is_result(value.a, store) and not _uses(value.b, store):
-            if isinstance(value, tirx.Sub):
-                return Accumulation(tirx.Add, tirx.const(0, str(value.ty.dtype)) - value.b)
-            return Accumulation(type(value), value.b)
-        if _is_result(value.b, store) and not _uses(value.a, store) and type(value) is not tirx.Sub:
-            return Accumulation(type(value), value.a)
-    name = store.buffer.name
-    raise SparseProgramError(
-        f"{label}: expected {name}[...] = op({name}[...], term) with op one of "
-        f"{', '.join(_OPERATORS.values())}, found {name}[...] = {value}"
-    )
+    if type(value) not in _OPERATORS:
+        return None
+    if _is_result(value.a, store) and not _uses(value.b, store):
+        if isinstance(value, tirx.Sub):
+            return Accumulation(tirx.Add, tirx.const(0, str(value.ty.dtype)) - value.b)
+        return Accumulation(type(value), value.b)
+    if _is_result(value.b, store) and not _uses(value.a, store) and type(value) is not tirx.Sub:
+        return Accumulation(type(value), value.a)
+    return None
 
 
 def _is_result(expr: Expr, store: tirx.BufferStore) -> bool:

@@ -1,0 +1,153 @@
+"""Make blocks that add to a result ordinary reductions: their init reads what the result holds.
+
+TVM's primitives take reductions with an init, and nothing that reads its own result. A block that
+accumulates without one (a part of a sum over formats, a program that adds to its argument) gets the init
+``C[...] = C_before[...]``, where ``C_before`` is another name of the same memory. As it stands that does
+nothing, and :class:`HoistReductionInit` drops it; once a schedule accumulates in registers
+(``cache_write``), it is what fills them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Expr, Range, TensorLoad, Var
+from tvm.s_tir.stmt import MatchBufferRegion, SBlock, SBlockRealize
+from tvm.tirx import IterVar
+
+from ..ir.accumulation import is_accumulation
+from ._access import variables_of
+
+__all__ = ["aliases_of", "give_init", "is_without_effect", "match_all"]
+
+
+@dataclass(frozen=True)
+class _Guarded:
+    """A store and the conditions around it."""
+
+    store: tirx.BufferStore
+    conditions: tuple[Expr, ...]
+
+
+def give_init(body: tirx.Stmt) -> tuple[tirx.Stmt, dict[Var, Var]]:
+    """Give accumulating blocks an init.
+
+    Returns
+    -------
+    tvm.tirx.Stmt
+        The statement.
+    dict of Var to Var
+        The result behind each new name; the root block must match them.
+    """
+    aliases: dict[Var, Var] = {}
+
+    def block(node: SBlock, mutator) -> SBlock:
+        stores = None if node.init is not None else _accumulations(node)
+        if not stores:
+            return mutator.default_mutate(node)
+        return SBlock(
+            node.iter_vars,
+            node.reads,
+            node.writes,
+            node.name_hint,
+            node.body,
+            _init(stores, _reduced(node), aliases),
+            node.alloc_buffers,
+            node.match_buffers,
+            node.annotations,
+            node.span,
+        )
+
+    body = tvm_ffi.structural_mutate(body, [(SBlock, block)])
+    return body, {name: result for result, name in aliases.items()}
+
+
+def aliases_of(realize: tirx.Stmt) -> dict[Var, Var]:
+    """Return the result behind each name that a root block matches with all of a buffer."""
+    if not isinstance(realize, SBlockRealize):
+        return {}
+    return {match.buffer: match.source.source for match in realize.block.match_buffers}
+
+
+def match_all(buffer: Var, result: Var) -> MatchBufferRegion:
+    """Return the match of a name with all of a buffer."""
+    ranges = [
+        Range.from_min_extent(tirx.const(0, str(size.ty.dtype)), size) for size in result.ty.shape
+    ]
+    return MatchBufferRegion(buffer, tirx.BufferRegion(result, ranges))
+
+
+def is_without_effect(init: tirx.Stmt, aliases: dict[Var, Var]) -> bool:
+    """Whether an init stores what is there already."""
+    stores: list[tirx.BufferStore] = []
+    tvm_ffi.structural_walk(init, [(tirx.BufferStore, stores.append)])
+    return bool(stores) and all(
+        isinstance(store.value, TensorLoad)
+        and store.value.source in aliases
+        and aliases[store.value.source].same_as(store.buffer)
+        and all(map(tvm_ffi.structural_equal, store.value.indices, store.indices))
+        for store in stores
+    )
+
+
+def _accumulations(block: SBlock) -> list[_Guarded] | None:
+    """The stores of a block that reduces, all of which accumulate; None where some do not."""
+    reduced = _reduced(block)
+    found = _guarded_stores(block.body) if reduced else None
+    if not found:
+        return None
+    for guarded in found:
+        used = set().union(*map(variables_of, guarded.store.indices))
+        if used & reduced or not is_accumulation(guarded.store):
+            return None
+    buffers = [guarded.store.buffer for guarded in found]
+    return found if len(set(buffers)) == len(buffers) else None
+
+
+def _reduced(block: SBlock) -> set[Var]:
+    return {iv.var for iv in block.iter_vars if iv.iter_type == IterVar.CommReduce}
+
+
+def _guarded_stores(stmt: tirx.Stmt, conditions: tuple[Expr, ...] = ()) -> list[_Guarded] | None:
+    if isinstance(stmt, tirx.BufferStore):
+        return [_Guarded(stmt, conditions)]
+    if isinstance(stmt, tirx.IfThenElse) and stmt.else_case is None:
+        return _guarded_stores(stmt.then_case, (*conditions, stmt.condition))
+    if isinstance(stmt, tirx.SeqStmt):
+        parts = [_guarded_stores(part, conditions) for part in stmt.seq]
+        return (
+            None
+            if any(part is None for part in parts)
+            else [store for part in parts for store in part]
+        )
+    return None
+
+
+def _init(stores: list[_Guarded], reduced: set[Var], aliases: dict[Var, Var]) -> tirx.Stmt:
+    parts = []
+    for guarded in stores:
+        store = guarded.store
+        if store.buffer not in aliases:
+            ty = store.buffer.ty
+            aliases[store.buffer] = tirx.decl_buffer(
+                ty.shape,
+                str(ty.dtype),
+                f"{store.buffer.name}_before",
+                scope=ty.storage_scope,
+                data_alignment=ty.data_alignment,
+            )
+        before = tirx.BufferLoad(aliases[store.buffer], store.indices)
+        part: tirx.Stmt = tirx.BufferStore(store.buffer, before, store.indices)
+        terms = [term for condition in guarded.conditions for term in _conjuncts(condition)]
+        for term in reversed([t for t in terms if not variables_of(t) & reduced]):
+            part = tirx.IfThenElse(term, part, None)
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
+
+
+def _conjuncts(condition: Expr) -> list[Expr]:
+    if isinstance(condition, tirx.And):
+        return [*_conjuncts(condition.a), *_conjuncts(condition.b)]
+    return [condition]
