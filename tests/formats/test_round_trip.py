@@ -75,6 +75,6 @@ def _check_storage(packed, count: int, index_dtype: str) -> None:
     padding = np.delete(packed.values.reshape(-1), slots).astype(np.float64)
     np.testing.assert_array_equal(padding, 0)
     assert not np.signbit(padding).any()
-    assert packed.padding == (1 - count / packed.values.size if packed.values.size else 0)
+    assert packed.padding == pytest.approx(padding.size / max(1, packed.values.size))
     assert all(array.dtype == index_dtype for array in packed.storage.arrays.values())
     assert packed.values.flags.c_contiguous

@@ -8,7 +8,7 @@ import numpy as np
 from tvm.ir import Expr
 
 from .entries import Entries
-from .format import Format, Storage, check_fits
+from .format import Format, Storage, check_fits, check_positive
 from .layout import Layout, LayoutBuilder
 
 __all__ = ["ELL"]
@@ -36,8 +36,8 @@ class ELL(Format):
     """
 
     def __init__(self, width: int | None = None) -> None:
-        if width is not None and width < 1:
-            raise ValueError(f"width: expected at least 1 or None, found {width}")
+        if width is not None:
+            check_positive(width=width)
         self.name = "ell" if width is None else f"ell{width}"
         self.width = width
 
