@@ -183,8 +183,8 @@ class LayoutBuilder:
         return Layout(tuple(self.axes), dict(self.params), to_tensor, from_tensor)
 
     def _is_distinct(self, parent: Axis, dims: Sequence[int]) -> bool:
-        """Whether the entries of an axis differ in these dimensions, and those under them too."""
-        return any(
+        """Whether the entries of a root differ in these dimensions, and those under it with them."""
+        return parent.parent_axis is None and any(
             stored.axis == parent and stored.dims == tuple(dims) and stored.distinct
             for stored in self.axes
         )
