@@ -7,7 +7,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tvm_sparse.formats import COO, CSC, CSF, CSR, DCSR, DIA, ELL, Entries, Format, Ragged
+from tvm_sparse.formats import (
+    BSR,
+    COO,
+    CSC,
+    CSF,
+    CSR,
+    DBSR,
+    DCSR,
+    DIA,
+    ELL,
+    SRBCRS,
+    Bucket,
+    Entries,
+    Format,
+    LongBucket,
+    Ragged,
+)
 
 __all__ = ["CASES", "Case"]
 
@@ -58,6 +74,14 @@ def _dia_slots(tensor: Entries) -> int:
     return np.unique(columns.astype(np.int64) - rows).size * tensor.shape[0]
 
 
+def _block_slots(rows: int, columns: int) -> Callable[[Entries], int]:
+    def count(tensor: Entries) -> int:
+        blocks = np.stack([tensor.coordinates[0] // rows, tensor.coordinates[1] // columns])
+        return np.unique(blocks, axis=1).shape[1] * rows * columns
+
+    return count
+
+
 @dataclass(frozen=True)
 class Case:
     """One format under test.
@@ -96,6 +120,13 @@ CASES = (
     Case("ell", ELL(), slots=_ell_slots),
     Case("ell3", ELL(width=3), arrange=_at_most(3)),
     Case("dia", DIA(), slots=_dia_slots),
+    Case("bsr2x3", BSR(2, 3)),
+    Case("bsr16x16", BSR(16, 16), slots=_block_slots(16, 16)),
+    Case("dbsr3x2", DBSR(3, 2)),
+    Case("sr_bcrs2x3", SRBCRS(2, 3)),
+    Case("sr_bcrs8x1", SRBCRS(8, 1)),
+    Case("bucket3", Bucket(3), arrange=_at_most(3)),
+    Case("long_bucket2", LongBucket(2)),
     Case("csf1", CSF(1)),
     Case("csf1_compressed", CSF(1, compressed_root=True)),
     Case("csf2_columns", CSF(2, order=(1, 0), compressed_root=True)),

@@ -7,6 +7,7 @@ from .coo import COO
 from .csc import CSC
 from .csf import CSF
 from .csr import CSR
+from .dbsr import DBSR
 from .dcsr import DCSR
 from .dia import DIA
 from .ell import ELL
@@ -15,6 +16,8 @@ from .format import Format, Packed, Storage
 from .hyb import Hyb
 from .layout import Layout, LayoutBuilder, StoredAxis
 from .ragged import Ragged
+from .relational_hyb import RelationalHyb
+from .sr_bcrs import SRBCRS
 
 __all__ = [
     "BSR",
@@ -22,9 +25,11 @@ __all__ = [
     "CSC",
     "CSF",
     "CSR",
+    "DBSR",
     "DCSR",
     "DIA",
     "ELL",
+    "SRBCRS",
     "Bucket",
     "Composition",
     "Entries",
@@ -36,6 +41,7 @@ __all__ = [
     "Packed",
     "PackedComposition",
     "Ragged",
+    "RelationalHyb",
     "Storage",
     "StoredAxis",
     "as_entries",

@@ -60,9 +60,10 @@ class BSR(Format):
         build.compressed("BJ", block_row, build.size("block_columns"), dims=[1])
         build.dense("II", self.rows, dims=[0])
         build.dense("JJ", self.columns, dims=[1])
-        return build.finish(self._to_tensor, self._from_tensor)
+        return build.finish(self.to_tensor, self._from_tensor)
 
-    def _to_tensor(self, stored: Sequence[Expr]) -> list[Expr]:
+    def to_tensor(self, stored: Sequence[Expr]) -> list[Expr]:
+        """Return the coordinates in the matrix of those on the stored axes."""
         block_row, block_column, row, column = stored
         return [block_row * self.rows + row, block_column * self.columns + column]
 

@@ -39,7 +39,7 @@ class Bucket(Format):
 
     Notes
     -----
-    One ELL matrix of SparseTIR's hyb (ASPLOS'23, section 4.2.1).
+    One ELL matrix of SparseTIR's hyb (ASPLOS'23).
 
     Examples
     --------
@@ -139,9 +139,8 @@ class Bucket(Format):
     def _check_entries(self, entries: Entries) -> None:
         """Refuse entries of other columns, and of other relations, whose number the kernel assumes."""
         begin, end = column_range(entries.shape[-1], self.column_part, self.column_parts)
-        if not (
-            entries.columns.min(initial=begin) >= begin and entries.columns.max(initial=0) < end
-        ):
+        columns = entries.columns
+        if entries.count and not (columns.min() >= begin and columns.max() < end):
             raise ValueError(f"{self.name}: expected columns {begin}..{end - 1}, found others")
         if self.relation is not None and (entries.coordinates[0] != self.relation).any():
             raise ValueError(f"{self.name}: expected relation {self.relation}, found others")

@@ -41,7 +41,7 @@ class Composition:
 
     Notes
     -----
-    The composable formats of SparseTIR (ASPLOS'23, section 3.2), where the parts are divided by hand
+    The composable formats of SparseTIR (ASPLOS'23), where the parts are divided by hand
     and unchecked.
 
     Examples
@@ -53,6 +53,9 @@ class Composition:
     >>> packed.parts["blocks"].values.tolist(), packed.parts["rest"].values.tolist()
     ([[[1.0, 2.0], [3.0, 4.0]]], [5.0])
     """
+
+    keeps_duplicates: bool = False
+    rank: int
 
     def __init__(self, parts: Mapping[str, Format], keeps_duplicates: bool = False) -> None:
         self._parts = dict(parts)
@@ -122,9 +125,28 @@ class Composition:
             that no part takes.
         """
         dtype = as_index_dtype(index_dtype)
-        given = as_entries(tensor, self.rank)
-        entries, places = prepare(given, self.keeps_duplicates)
-        return self._pack(entries, places, dtype)
+        entries, places = prepare(as_entries(tensor, self.rank), self.keeps_duplicates)
+        return self._fitted(entries)._pack(entries, places, dtype)
+
+    def fitted(self, tensor: Any) -> Composition:
+        """Choose, for a tensor, what the description leaves open, as :meth:`pack` does first.
+
+        Parameters
+        ----------
+        tensor : scipy.sparse matrix or array, torch.Tensor, Packed or tuple
+            See :func:`as_entries`.
+
+        Returns
+        -------
+        Composition
+            Itself if it leaves nothing open.
+        """
+        entries, _ = prepare(as_entries(tensor, self.rank), self.keeps_duplicates)
+        return self._fitted(entries)
+
+    def _fitted(self, entries: Entries) -> Composition:
+        """Choose what is open for sorted entries."""
+        return self
 
     def _pack(
         self, entries: Entries, places: np.ndarray | None, dtype: np.dtype

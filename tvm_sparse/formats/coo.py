@@ -45,7 +45,8 @@ class COO(Format):
 
     def layout(self, prefix: str, shape: Sequence[Expr], index_dtype: str = "int32") -> Layout:
         build = LayoutBuilder(prefix, index_dtype)
-        parent = build.dense("E", build.size("nnz"), dims=range(self.rank), distinct=False)
+        count, unique = build.size("nnz"), not self.keeps_duplicates
+        parent = build.dense("E", count, dims=range(self.rank), distinct=unique)
         for dim, extent in enumerate(shape):
             parent = build.padded(
                 dimension_name(dim), parent, extent, 1, dims=[dim], indices=f"indices{dim}"

@@ -2,21 +2,55 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from .bucket import Bucket, LongBucket, columns_per_part, find_rows
-from .composition import Composition, PackedComposition
-from .entries import Entries, as_entries
-from .format import Format, as_index_dtype, check_positive, prepare
+from .composition import Composition
+from .entries import Entries
+from .format import Format, check_positive
 
-__all__ = ["Hyb", "choose_widths"]
+__all__ = ["BucketComposition", "Hyb", "choose_widths"]
 
 
-class Hyb(Composition):
+class BucketComposition(Composition):
+    """Base of compositions whose parts are buckets, the widths of which may be left open.
+
+    Parameters
+    ----------
+    rank : int
+        Number of dimensions of the tensors.
+    buckets : sequence of Bucket or None
+        The parts; None while widths are open.
+    """
+
+    def __init__(self, rank: int, buckets: Sequence[Bucket] | None) -> None:
+        if buckets is None:
+            self._parts, self.rank = {}, rank
+        else:
+            super().__init__({bucket.name: bucket for bucket in buckets})
+
+    @property
+    def parts(self) -> dict[str, Format]:
+        """The buckets by name, narrow ones first."""
+        if not self._parts:
+            raise ValueError(
+                f"{self!r}: widths are open; give buckets, or let fitted(tensor) choose them"
+            )
+        return self._parts
+
+    def _fitted(self, entries: Entries) -> Composition:
+        return self if self._parts else self._choose(entries)
+
+    @abstractmethod
+    def _choose(self, entries: Entries) -> Composition:
+        """Choose widths for sorted entries."""
+
+
+class Hyb(BucketComposition):
     """Rows in buckets by length, for each range of columns on its own.
 
     Columns are cut into equal ranges. In each, a row goes by its number of entries there: into the
@@ -31,11 +65,12 @@ class Hyb(Composition):
     column_parts : int
         Number of ranges, which keep the rows of a dense operand that one range needs in cache.
     buckets : sequence of int, optional
-        Widths, rising. None: :meth:`pack` chooses them for its tensor as :meth:`fitted` does.
+        Widths, rising. None leaves them open: :meth:`fitted`, and :meth:`pack` for its tensor, choose
+        them from how long rows are, see :func:`choose_widths`.
 
     Notes
     -----
-    hyb(c, k) of SparseTIR (ASPLOS'23, section 4.2.1), which has widths 1, 2, 4, ..., 2**k, gives
+    hyb(c, k) of SparseTIR (ASPLOS'23), which has widths 1, 2, 4, ..., 2**k, gives
     pieces of a long row as several rows, and carries no values.
 
     Examples
@@ -53,58 +88,19 @@ class Hyb(Composition):
         check_positive(column_parts=column_parts)
         self.column_parts = column_parts
         self.buckets = None if buckets is None else check_widths(buckets)
-        if self.buckets is None:
-            self.keeps_duplicates, self.rank = False, 2
-            return
         super().__init__(
-            {
-                bucket.name: bucket
+            2,
+            self.buckets
+            and [
+                bucket
                 for column_part in range(column_parts)
                 for bucket in make_buckets(self.buckets, column_part, column_parts)
-            }
+            ],
         )
 
-    @property
-    def parts(self) -> dict[str, Format]:
-        """The buckets by name, those of the first range first, narrow ones first."""
-        if self.buckets is None:
-            raise ValueError("Hyb: no widths yet; give buckets, or choose them by fitted(tensor)")
-        return super().parts
-
-    def fitted(self, tensor: Any) -> Hyb:
-        """Choose widths for a tensor from how long its rows are.
-
-        Widths are chosen from the numbers of at most three significant bits (1 to 8, 10, 12, 14, 16,
-        20, ...) and the lengths that at least a tenth of the rows have. Of these it takes the at most
-        eight that cost least, where each padded row or piece costs its width and one more for
-        bookkeeping; and the fewest that cost no more than 1/20 above that.
-
-        Parameters
-        ----------
-        tensor : scipy.sparse matrix or array, torch.Tensor, Packed or tuple
-            See :func:`as_entries`.
-
-        Returns
-        -------
-        Hyb
-            With widths; itself if it has some already.
-        """
-        if self.buckets is not None:
-            return self
-        entries, _ = prepare(as_entries(tensor, self.rank), self.keeps_duplicates)
-        return self._fitted(entries)
-
-    def _fitted(self, entries: Entries) -> Hyb:
+    def _choose(self, entries: Entries) -> Hyb:
         lengths = np.diff(find_rows(entries, self.column_parts))
-        return type(self)(self.column_parts, choose_widths(lengths))
-
-    def pack(self, tensor: Any, index_dtype: str = "int32") -> PackedComposition:
-        dtype = as_index_dtype(index_dtype)
-        entries, places = prepare(as_entries(tensor, self.rank), self.keeps_duplicates)
-        fitted = self if self.buckets is not None else self._fitted(entries)
-        return fitted._pack(entries, places, dtype)
-
-    pack.__doc__ = Composition.pack.__doc__
+        return Hyb(self.column_parts, choose_widths(lengths))
 
     def assign(self, entries: Entries) -> np.ndarray:
         pointers = find_rows(entries, self.column_parts)
@@ -144,7 +140,12 @@ def check_widths(buckets: Sequence[int]) -> tuple[int, ...]:
 
 
 def choose_widths(lengths: np.ndarray, most: int = 8) -> tuple[int, ...]:
-    """Choose widths of buckets for rows of these lengths; see :meth:`Hyb.fitted`.
+    """Choose widths of buckets for rows of these lengths.
+
+    Widths come from the numbers of at most three significant bits (1 to 8, 10, 12, 14, 16, 20, ...)
+    and the lengths that at least a tenth of the rows have. A choice costs, for each padded row or
+    piece of one, its width and one more for bookkeeping. The rule takes the cheapest choice of ``most``
+    widths or fewer, and of those that cost at most 1/20 more, one with the fewest widths.
 
     Parameters
     ----------
