@@ -7,11 +7,13 @@ from types import ModuleType
 from typing import Any
 
 from tvm.s_tir import Schedule
+from tvm.target import Target
 
 from ..ir import SparseFunc
 from ..runtime import Executable, compile, lower, resolve_target
+from ..schedule import SparseSchedule
 
-__all__ = ["build_default", "cpu_schedules"]
+__all__ = ["build_decomposed", "build_default", "cpu_schedules"]
 
 
 def build_default(
@@ -41,12 +43,53 @@ def build_default(
         If the target is no CPU or the feature width no size.
     """
     program = _specialized(program, features)
-    resolved = resolve_target(target)
-    if resolved.kind.name != "llvm":
-        raise ValueError(f"target: expected a CPU (llvm), found {resolved.kind.name}")
+    resolved = _cpu_target(target)
     schedule = Schedule(lower(program))
     cpu_schedules(operator).schedule(schedule, target=resolved, name=program.name)
     return compile(schedule, resolved)
+
+
+def build_decomposed(
+    program: SparseFunc,
+    operand: str,
+    formats: Any,
+    target: Any = "llvm",
+    features: int | None = None,
+) -> Executable:
+    """Compile a program over rows and features with an operand in formats.
+
+    Parameters
+    ----------
+    program : SparseFunc
+        The operator's program; its main iteration has its name.
+    operand : str
+        The sparse operand.
+    formats : Format, Composition, dict or sequence
+        As :meth:`SparseSchedule.decompose_format` takes them.
+    target, features
+        As in :func:`build_default`.
+    """
+    program = _specialized(program, features)
+    resolved = _cpu_target(target)
+    decomposed = SparseSchedule(program)
+    made = decomposed.decompose_format(program.name, operand, formats)
+    parts = [handle.name.removeprefix(f"{program.name}_") for handle in made]
+    schedule = decomposed.lower()
+    schedule.work_on(program.name)
+    cpu_schedules("parts").schedule(
+        schedule,
+        [part for part in parts if part != "init"],
+        target=resolved,
+        name=program.name,
+    )
+    return compile(schedule, resolved)
+
+
+def _cpu_target(target: Any) -> Target:
+    resolved = resolve_target(target)
+    if resolved.kind.name != "llvm":
+        raise ValueError(f"target: expected a CPU (llvm), found {resolved.kind.name}")
+    return resolved
 
 
 def cpu_schedules(operator: str) -> ModuleType:

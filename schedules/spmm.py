@@ -11,7 +11,7 @@ from tvm.script import sparse as S
 
 from ..ir import SparseFunc
 from ..runtime import Executable
-from ._build import build_default, cpu_schedules
+from ._build import build_decomposed, build_default, cpu_schedules
 from ._types import check_index_dtype, result_dtype
 
 __all__ = ["build", "program", "reference", "space"]
@@ -87,6 +87,7 @@ def build(
     out_dtype: str | None = None,
     *,
     features: int | None = None,
+    formats: Any = None,
     target: Any = "llvm",
 ) -> Executable:
     """Compile the operator with its default schedule.
@@ -97,6 +98,8 @@ def build(
         As in :func:`program`.
     features : int, optional
         Feature width to compile for; symbolic by default.
+    formats : Format, Composition, dict or sequence, optional
+        How ``A`` is held, instead of CSR. Pass what :meth:`Format.pack` returns for `a`.
     target : str, dict or tvm.target.Target
         The CPU; the host's by default.
 
@@ -109,8 +112,22 @@ def build(
     ------
     ValueError
         If an argument is not supported.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp
+    >>> from tvm_sparse import schedules
+    >>> from tvm_sparse.formats import Hyb
+    >>> hyb = Hyb(buckets=[1, 4])
+    >>> kernel = schedules.spmm.build(formats=hyb)
+    >>> packed = hyb.pack(sp.csr_matrix(np.eye(3, dtype="float32")))
+    >>> kernel(a=packed, b=np.full((3, 2), 5, "float32")).tolist()
+    [[5.0, 5.0], [5.0, 5.0], [5.0, 5.0]]
     """
-    return build_default(__name__, program(dtype, index_dtype, out_dtype), target, features)
+    func = program(dtype, index_dtype, out_dtype)
+    if formats is not None:
+        return build_decomposed(func, "A", formats, target, features)
+    return build_default(__name__, func, target, features)
 
 
 def space(schedule: Schedule, target: Any = None, name: str = "spmm") -> list[Schedule]:

@@ -140,18 +140,18 @@ def tile_row(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, tile: RowTile)
     sch : tvm.s_tir.Schedule
         The schedule.
     block : SBlockRV
-        The block inside the loops over entries (a reduction) and features, in this order.
+        The block inside the loops over entries (reductions) and features, in this order.
     tile : RowTile
         The tile.
     """
-    entry, feature = sch.get_loops(block)
+    *entries, feature = sch.get_loops(block)
     features = sch.get(feature).extent
     if isinstance(features, tirx.IntImm):
         if int(features) < 2:
             return  # nothing to tile
         tile = tile.within(int(features))
     tile_loop, inner = sch.split(feature, [None, tile.width])
-    sch.reorder(tile_loop, entry, inner)
+    sch.reorder(tile_loop, *entries, inner)
     write = sch.cache_write(block, 0, "global")
     sch.reverse_compute_at(write, tile_loop)
     # One row of registers, whatever the position of the tile: a constant extent for the compiler.
@@ -163,6 +163,6 @@ def tile_row(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, tile: RowTile)
     )
     vectorize_groups(sch, sch.get_loops(write)[-1], tile.lanes)
     vectorize_groups(sch, inner, tile.lanes)
-    init = sch.decompose_reduction(block, entry)
+    init = sch.decompose_reduction(block, entries[0])
     vectorize_groups(sch, sch.get_loops(init)[-1], tile.lanes)
     sch.annotate(tile_loop, "tvm_sparse.tail", tile.lanes)

@@ -104,7 +104,7 @@ class SparseFixedAxis(Axis):
     indices: Var
     sorted: bool = True
     unique: bool = True
-    #: Whether no coordinate stands under two parent entries, as in a list of rows.
+    #: Whether no coordinate stands under two parent entries, as in a list of rows; it has no padding.
     distinct: bool = False
 
     kind = "sparse_fixed"

@@ -145,9 +145,9 @@ def check_padded_rows(
 
 
 def check_distinct(label: str, indices: np.ndarray, length: int) -> None:
-    """Check that no coordinate occurs twice; values outside ``[0, length)`` are padding."""
+    """Check that coordinates are in range and none occurs twice: such an axis has no padding."""
     entries = indices.reshape(-1)
-    entries = entries[(entries >= 0) & (entries < length)]
+    check_coordinates(label, entries, length)
     seen = np.zeros(length, bool)
     seen[entries] = True
     if np.count_nonzero(seen) == entries.size:

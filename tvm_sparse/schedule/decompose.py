@@ -63,7 +63,7 @@ def decompose_operands(
     operand_names : sequence of str
         Buffers stored over the same axes; they get common index arrays.
     formats : dict of str to Format
-        The parts, by name.
+        The parts, by name. A single one may have the empty name: it takes the operand's.
 
     Returns
     -------
@@ -234,9 +234,12 @@ def _part(
         )
     index_dtype = str(axes[-1].dtype)
     shape = [axis.length for axis in axes]
-    layout = fmt.layout(f"{prefix}_{name}", shape, index_dtype)
-    arg_names = [f"{func.arg_names[_param_index(func, operand)]}_{name}" for operand in operands]
-    taken = {*func.arg_names} & {*arg_names, *(f"{prefix}_{name}_{key}" for key in layout.params)}
+    suffix = f"_{name}" if name else ""
+    layout = fmt.layout(f"{prefix}{suffix}", shape, index_dtype)
+    old = [func.arg_names[_param_index(func, operand)] for operand in operands]
+    arg_names = [f"{arg}{suffix}" for arg in old]
+    needed = {*arg_names, *(var.name for var in layout.params.values())}
+    taken = ({*func.arg_names} - {*old}) & needed
     if taken:
         raise SparseProgramError(
             f"{label}: part {name!r} needs parameters that exist already ({', '.join(sorted(taken))}); "
@@ -245,7 +248,7 @@ def _part(
     lengths = [stored.axis.length for stored in layout.axes]
     buffers = [
         SparseBuffer(
-            buffer=declare_buffer(lengths, operand.dtype, f"{operand.name}_{name}"),
+            buffer=declare_buffer(lengths, operand.dtype, f"{operand.name}{suffix}"),
             axes=[stored.axis for stored in layout.axes],
             default=operand.default,
         )
@@ -309,7 +312,7 @@ def _part_iteration(
         iter_vars=[var for _, _, var in loops],
         body=body,
         init=init,
-        name=f"{iteration.name}_{part.name}",
+        name=f"{iteration.name}_{part.name or part.format.name}",
         annotations=iteration.annotations,
         span=iteration.span,
     )

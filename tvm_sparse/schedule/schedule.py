@@ -167,7 +167,8 @@ class SparseSchedule:
             The buffer, or several that are stored over the same axes (the matrix and the result of
             SDDMM): they share the index arrays of the parts.
         formats : Format, Composition, dict or sequence
-            One format, or the parts by name; unnamed ones go by the formats' names.
+            One format, whose arrays go by the operand's name, or the parts by name; unnamed ones go
+            by the formats' names.
 
         Returns
         -------
@@ -359,7 +360,7 @@ def _names(iterators: Sequence[Iterator]) -> list[str]:
 
 def _named_parts(formats: Any) -> dict[str, Format]:
     if isinstance(formats, Format):
-        return {formats.name: formats}
+        return {"": formats}
     if hasattr(formats, "parts"):
         return dict(formats.parts)
     if isinstance(formats, Mapping):

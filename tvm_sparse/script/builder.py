@@ -200,7 +200,8 @@ def sparse_fixed(
 ) -> Axis:
     """Declare an ELL-like axis: ``nnz_cols`` slots per parent entry, coordinates in ``indices``.
 
-    ``distinct`` says that no coordinate stands under two parent entries, as in a list of rows.
+    ``distinct`` says that no coordinate stands under two parent entries, as in a list of rows, and
+    that no slot is padding.
     """
     state = FunctionState.current("sparse_fixed")
     name = state.target_name or "axis"

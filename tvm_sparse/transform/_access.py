@@ -175,7 +175,7 @@ def resolve_access(
     iterators: dict[Var, Iterator],
     lower: Callable[[Expr], Expr],
     placer: SearchPlacer,
-    in_range: Callable[[Expr, Expr], bool],
+    known_bounds: Callable[[Expr, Expr], tuple[bool, bool]],
     storing: bool,
 ) -> Access:
     """Translate coordinates of a sparse buffer into local positions.
@@ -192,8 +192,8 @@ def resolve_access(
         Lowers a stage-I expression in index context.
     placer : SearchPlacer
         Receives the searches.
-    in_range : callable
-        ``in_range(index, length)``: whether ``0 <= index < length`` is known.
+    known_bounds : callable
+        ``known_bounds(index, length)``: whether ``0 <= index`` and ``index < length`` are known.
     storing : bool
         Whether the access is a store.
     """
@@ -212,8 +212,9 @@ def resolve_access(
         if axis.kind == "dense_fixed":
             found.append(wanted)
             positions[axis] = wanted
-            if not in_range(index, axis.length):
-                valid = conjunction(valid, _within(wanted, axis.length))
+            known = known_bounds(index, axis.length)
+            if not all(known):
+                valid = conjunction(valid, _within(wanted, axis.length, *known))
                 safe = conjunction(safe, _within(wanted, axis.length))
             elif padded_iterators(index, iterators):
                 safe = conjunction(safe, _within(wanted, axis.length))
@@ -241,11 +242,18 @@ def resolve_access(
 def padded_iterators(index: Expr, iterators: dict[Var, Iterator]) -> list[Iterator]:
     """Return the iterators in an expression that may stand in a padding slot."""
     used = [iterators[v] for v in variables_of(index) if v in iterators]
-    return [it for it in used if it.stored_axis.kind == "sparse_fixed"]
+    return [it for it in used if has_padding(it.stored_axis)]
 
 
-def _within(index: Expr, extent: Expr) -> Expr:
-    return tirx.And(index >= 0, tirx.LT(*widened(index, extent)))
+def has_padding(axis: Axis) -> bool:
+    """Whether slots of an axis may be padding; a list of distinct coordinates has none."""
+    return axis.kind == "sparse_fixed" and not axis.distinct
+
+
+def _within(index: Expr, extent: Expr, above: bool = False, below: bool = False) -> Expr:
+    """Whether an index is in range, without the bounds that are known to hold."""
+    lower, upper = index >= 0, tirx.LT(*widened(index, extent))
+    return upper if above else lower if below else tirx.And(lower, upper)
 
 
 def conjunction(left: Expr | None, right: Expr) -> Expr:

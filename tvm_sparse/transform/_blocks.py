@@ -6,6 +6,7 @@ loop nest.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,6 +57,7 @@ def assemble_blocks(
     init: tirx.Stmt | None,
     annotations: Mapping[str, Any],
     block_name: Callable[[int], str],
+    accumulates: bool = False,
 ) -> tirx.Stmt:
     """Put loops and nested blocks together, from the inside out.
 
@@ -69,9 +71,15 @@ def assemble_blocks(
         Given to every block.
     block_name : callable
         From the number of a block, counted from outside, to its name.
+    accumulates : bool
+        Whether the iteration adds to a result that others write too. Its reduction then stands in
+        a block of its own, where a schedule finds one writer.
     """
-    segments = segment_loops(loops)
+    segments = segment_loops(loops, accumulates)
     first_reduction = next((loop for loop in loops if loop.kind == REDUCE), None)
+    predicate = None
+    if accumulates and len(segments) > 1:
+        body, predicate = _take_conditions(body, segments)
     guards = [guard for loop in loops for guard in loop.guards]
     content = _guarded(body, [condition for condition, _ in guards])
     for number, segment in reversed(list(enumerate(segments))):
@@ -82,17 +90,53 @@ def assemble_blocks(
         if init is not None and first_reduction in segment:
             block_init = _init_nest(init, loops[loops.index(last) + 1 :], guards)
             block_init = _after_searches(block_init, last.prologue)
-        content = _block_nest(block_name(number), segment, content, block_init, annotations)
+        content = _block_nest(
+            block_name(number),
+            segment,
+            content,
+            block_init,
+            annotations,
+            predicate if number == 0 else None,
+        )
     return content
 
 
-def segment_loops(loops: list[Loop]) -> list[list[Loop]]:
+def _take_conditions(body: tirx.Stmt, segments: list[list[Loop]]) -> tuple[tirx.Stmt, Expr | None]:
+    """Take the conditions on the outermost block out of a body, for the predicate of that block.
+
+    A block whose rows stick out of the result then does nothing for them, whatever a schedule adds to
+    it: a copy of its result has no condition of its own.
+    """
+    inner = {loop.block_var for segment in segments[1:] for loop in segment}
+    inner |= {b for segment in segments for loop in segment for b in loop.prologue.buffers}
+    taken: list[Expr] = []
+
+    def visit(stmt: tirx.Stmt) -> tirx.Stmt:
+        if not isinstance(stmt, tirx.IfThenElse) or stmt.else_case is not None:
+            return stmt
+        rest = visit(stmt.then_case)
+        if variables_of(stmt.condition) & inner:
+            return tirx.IfThenElse(stmt.condition, rest, None, stmt.span)
+        taken.append(stmt.condition)
+        return rest
+
+    body = visit(body)
+    if not taken:
+        return body, None
+    loop_vars = {loop.block_var: loop.loop_var for loop in segments[0]}
+    predicate = functools.reduce(tirx.And, taken)
+    return body, tvm_ffi.structural_map(predicate, [(Var, lambda var: loop_vars.get(var, var))])
+
+
+def segment_loops(loops: list[Loop], accumulates: bool = False) -> list[list[Loop]]:
     """Cut the loops where a nested block must begin: at loaded extents and after searches."""
+    first_reduction = next((loop for loop in loops if loop.kind == REDUCE), None)
     segments: list[list[Loop]] = []
     bound: set[Var] = set()
     for k, loop in enumerate(loops):
         depends = bound & variables_of(loop.extent)
-        if not segments or depends or loops[k - 1].prologue.statements:
+        cut = accumulates and k > 0 and loop is first_reduction
+        if not segments or cut or depends or loops[k - 1].prologue.statements:
             segments.append([])
             bound = set()
         segments[-1].append(loop)
@@ -100,7 +144,9 @@ def segment_loops(loops: list[Loop]) -> list[list[Loop]]:
     return segments
 
 
-def _block_nest(name, segment: list[Loop], content, init, annotations) -> tirx.Stmt:
+def _block_nest(
+    name, segment: list[Loop], content, init, annotations, predicate: Expr | None
+) -> tirx.Stmt:
     iter_vars = [
         IterVar(
             Range.from_min_extent(tirx.const(0, str(lp.block_var.ty.dtype)), lp.domain),
@@ -111,7 +157,14 @@ def _block_nest(name, segment: list[Loop], content, init, annotations) -> tirx.S
     ]
     scratch = [b for lp in segment for b in lp.prologue.buffers]
     nest = realize(
-        name, iter_vars, content, [lp.loop_var for lp in segment], init, scratch, annotations
+        name,
+        iter_vars,
+        content,
+        [lp.loop_var for lp in segment],
+        init,
+        scratch,
+        annotations,
+        predicate,
     )
     for loop in reversed(segment):
         zero = tirx.const(0, str(loop.loop_var.ty.dtype))
@@ -199,12 +252,13 @@ def realize(
     init: tirx.Stmt | None = None,
     buffers: Iterable[Var] = (),
     annotations: Mapping[str, Any] | None = None,
+    predicate: Expr | None = None,
 ) -> SBlockRealize:
     """Make a block whose regions are still to be detected, bound to loop variables."""
     kept = {key: value for key, value in (annotations or {}).items() if key != FILL_MARK}
     kept["tirx.script_parsing_detect_access"] = tirx.IntImm("int64", 3)
     block = SBlock(iter_vars, [], [], name, body, init, list(buffers), [], kept)
-    return SBlockRealize(list(values), True, block)
+    return SBlockRealize(list(values), True if predicate is None else predicate, block)
 
 
 def _guarded(stmt: tirx.Stmt, guards: list[Expr]) -> tirx.Stmt:

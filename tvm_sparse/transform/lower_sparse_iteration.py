@@ -24,6 +24,7 @@ from ._access import (
     SearchPlacer,
     analyzer_with,
     conjunction,
+    has_padding,
     multiply,
     padded_iterators,
     resolve_access,
@@ -250,20 +251,26 @@ class _FunctionLowering:
 
     def _access(self, buffer: SparseBuffer, indices: list[Expr], storing: bool):
         return resolve_access(
-            buffer, list(indices), self.iterators, self.index, self.placer, self._in_range, storing
+            buffer,
+            list(indices),
+            self.iterators,
+            self.index,
+            self.placer,
+            self._known_bounds,
+            storing,
         )
 
-    def _in_range(self, index: Expr, length: Expr) -> bool:
-        """Whether a stage-I index is known to lie in ``0 .. length - 1``."""
+    def _known_bounds(self, index: Expr, length: Expr) -> tuple[bool, bool]:
+        """Whether a stage-I index is known to be at least 0, and less than ``length``."""
         used = variables_of(index)
         if not used <= set(self.iterators):
-            return False
+            return False, False
         if isinstance(index, Var):
             own = self.iterators[index].stored_axis.length
             if tvm_ffi.structural_equal(own, length):
-                return True
+                return True, True
         analyzer = analyzer_with({v: self.iterators[v].stored_axis.length for v in used})
-        return analyzer.can_prove(index >= 0) and analyzer.can_prove(index < length)
+        return analyzer.can_prove(index >= 0), analyzer.can_prove(index < length)
 
     # --- iterations ----------------------------------------------------------------------------
 
@@ -285,6 +292,7 @@ class _FunctionLowering:
             init,
             node.annotations,
             lambda number: self._unique(f"{node.name}_{number}"),
+            accumulates=node.init is None,
         )
         self.iterators = outer
         return lowered
@@ -335,7 +343,7 @@ class _FunctionLowering:
             kind=SPATIAL if kind == "S" else REDUCE,
             prologue=prologue,
         )
-        if stored.kind == "sparse_fixed":
+        if has_padding(stored):
             loop.guards.append((inside_axis(coordinate, stored.length), kind == "S"))
         return loop
 
@@ -364,7 +372,7 @@ class _FunctionLowering:
             iterator = Iterator(axis, kind, var, local, position, coordinate, parent_position)
             self.iterators[var] = iterator
             iterators.append(iterator)
-            if axis.kind == "sparse_fixed":
+            if has_padding(axis):
                 guards.append((inside_axis(coordinate, axis.length), kind == "S"))
         spatial = all(kind == "S" for _, kind, _ in own)
         return Loop(

@@ -1,0 +1,76 @@
+"""SpMM over formats on a CPU: the parts one after the other, each with its rows in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.target import Target
+
+from .rows import row_pointers, share_rows, tile_row, version_widths
+from .spmm import COMMON_WIDTHS
+from .tiles import RowTile
+
+__all__ = ["schedule"]
+
+#: With more parts than this, code of their own for common widths takes too long to compile.
+FEW_PARTS = 2
+
+
+def schedule(
+    sch: s_tir.Schedule,
+    parts: Sequence[str],
+    *,
+    tile: RowTile | None = None,
+    target: Target | str | dict | None = None,
+    name: str = "spmm",
+) -> None:
+    """Schedule the parts of a decomposed SpMM, and the initialisation of its result.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        Holds the iterations ``name_init`` and ``name_part`` for each part.
+    parts : sequence of str
+        Names of the parts.
+    tile : RowTile, optional
+        The feature tile; by default eight vectors of the target.
+    target : tvm.target.Target, str, dict or None
+        The CPU to schedule for.
+    name : str
+        Name of the iteration that was decomposed.
+    """
+    names = [block.name_hint for block in _blocks(sch)]
+    for part in parts:
+        if f"{name}_{part}_1" not in names:
+            continue  # no loop over rows: entries of a row are scattered
+        rows, block = sch.get_sblock(f"{name}_{part}_0"), sch.get_sblock(f"{name}_{part}_1")
+        if sch.get(block).init is None:
+            continue
+        bits = int(sch.get(block).writes[0].source.dtype.bits)
+        indptr = row_pointers(sch, sch.get_loops(block)[0])
+        tile_row(sch, block, tile or RowTile.of_target(target, bits))
+        row = sch.get_loops(rows)[0]
+        share_rows(sch, row, indptr)
+        if len(parts) <= FEW_PARTS:
+            version_widths(sch, row, COMMON_WIDTHS)
+    if f"{name}_init_0" in names:
+        _schedule_init(sch, sch.get_sblock(f"{name}_init_0"), target)
+
+
+def _schedule_init(sch: s_tir.Schedule, block, target) -> None:
+    row, feature = sch.get_loops(block)
+    lanes = RowTile.of_target(target, int(sch.get(block).writes[0].source.dtype.bits)).lanes
+    vectors, lane = sch.split(feature, [None, lanes])
+    sch.vectorize(lane)
+    sch.annotate(vectors, "tvm_sparse.tail", lanes)
+    share_rows(sch, row, None)
+
+
+def _blocks(sch: s_tir.Schedule) -> list[s_tir.SBlock]:
+    found: list[s_tir.SBlock] = []
+    for func in sch.mod.functions.values():
+        if isinstance(func, tirx.PrimFunc):
+            tvm_ffi.structural_walk(func.body, (s_tir.SBlock, found.append))
+    return found
