@@ -26,7 +26,7 @@ def densify_program(
         with S.sp_iter([axes of the layout], kinds, "densify") as coords:
             dense[to_tensor(coords)] = dense[to_tensor(coords)] + a[coords]
 
-    Formats of blocks may stick out of the tensor; there nothing is added.
+    Slots outside of the tensor (diagonals and blocks stick out of it) add nothing.
     An axis is spatial where the layout calls it distinct and the place in ``dense`` depends on it.
 
     Parameters
@@ -48,12 +48,6 @@ def densify_program(
     coordinates = layout.to_tensor(variables)
     used = _variables_in(coordinates)
     total = tirx.BufferLoad(dense.buffer, coordinates) + tirx.BufferLoad(values.buffer, variables)
-    body: tirx.Stmt = tirx.BufferStore(dense.buffer, total, coordinates)
-    if fmt.marks_padding:
-        inside = [
-            found.astype("int64") < size.astype("int64") for found, size in zip(coordinates, sizes)
-        ]
-        body = tirx.IfThenElse(tirx.all(*inside), body, None)
     iteration = SparseIteration(
         axes=axes,
         kinds="".join(
@@ -61,7 +55,7 @@ def densify_program(
             for stored, var in zip(layout.axes, variables)
         ),
         iter_vars=variables,
-        body=body,
+        body=tirx.BufferStore(dense.buffer, total, coordinates),
         init=None,
         name="densify",
         annotations={},

@@ -68,13 +68,16 @@ def test_real_data_come_back(name: str):
 
 
 def _check_storage(packed, count: int, index_dtype: str) -> None:
-    """What every format promises: zero padding, index dtype, slots of its own for every entry."""
+    """What every format promises: zeros in padding, the index dtype, one slot for each entry."""
     slots = packed.storage.slots
     assert slots.size == count
     assert np.unique(slots).size == count
     padding = np.delete(packed.values.reshape(-1), slots).astype(np.float64)
     np.testing.assert_array_equal(padding, 0)
     assert not np.signbit(padding).any()
+    if packed.format.marks_padding:
+        stored = packed.values.reshape(-1)[slots].astype(np.float64)
+        assert np.signbit(stored[stored == 0]).all()
     assert packed.padding == pytest.approx(padding.size / max(1, packed.values.size))
     assert all(array.dtype == index_dtype for array in packed.storage.arrays.values())
     assert packed.values.flags.c_contiguous

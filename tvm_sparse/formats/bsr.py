@@ -9,7 +9,7 @@ import numpy as np
 from tvm.ir import Expr
 
 from .entries import Entries, lexicographic_order
-from .format import Format, Storage, check_positive
+from .format import Format, Storage, check_fits, check_positive
 from .layout import Layout, LayoutBuilder
 
 __all__ = ["BSR", "Blocks", "find_blocks"]
@@ -82,6 +82,7 @@ class BSR(Format):
     def store(self, entries: Entries, index_dtype: np.dtype) -> Storage:
         blocks = find_blocks(entries, self.rows, self.columns)
         block_rows, block_columns = count_blocks(entries.shape, self.rows, self.columns)
+        check_fits(self.name, blocks.count * self.rows * self.columns, index_dtype)
         values, slots = blocks.fill(entries)
         arrays = {
             "indptr": blocks.row_pointers(block_rows).astype(index_dtype),
@@ -134,7 +135,9 @@ class Blocks:
         rows, columns = entries.coordinates
         slots = self.of_entry.astype(wide)
         slots *= size
-        slots += (rows % self.rows * self.columns).astype(wide, copy=False)
+        within = (rows % self.rows).astype(wide, copy=False)
+        within *= self.columns
+        slots += within
         slots += (columns % self.columns).astype(wide, copy=False)
         return slots
 

@@ -328,8 +328,14 @@ def _check_part(name: str, part: Packed, count: int) -> None:
     held[slots] = True
     if np.count_nonzero(held) != count:
         raise ValueError(f"{name}: expected one entry in each slot, found one with several")
-    if (values[~held] != 0).any():
+    if values[~held].view(np.uint8).any():
         raise ValueError(f"{name}: expected zeros in padding, found other values")
+    if part.format.marks_padding and values.dtype.kind in "fcV":
+        bits = values[slots].view(np.uint8).reshape(count, values.itemsize)
+        if not bits.any(axis=1).all():
+            raise ValueError(
+                f"{name}: expected -0.0 for an entry that is zero, found 0.0 as in padding"
+            )
     for dim, (found, extent) in enumerate(zip(part.entries().coordinates, part.shape)):
         if count and not 0 <= found.min() <= found.max() < extent:
             raise ValueError(

@@ -9,7 +9,7 @@ from tvm.ir import Expr
 
 from .bsr import BSR, block_coordinates, count_blocks, find_blocks
 from .entries import Entries
-from .format import Format, Storage
+from .format import Format, Storage, check_fits
 from .layout import Layout, LayoutBuilder
 
 __all__ = ["DBSR"]
@@ -66,6 +66,7 @@ class DBSR(Format):
     def store(self, entries: Entries, index_dtype: np.dtype) -> Storage:
         blocks = find_blocks(entries, self.rows, self.columns)
         block_rows, block_columns = count_blocks(entries.shape, self.rows, self.columns)
+        check_fits(self.name, blocks.count * self.rows * self.columns, index_dtype)
         values, slots = blocks.fill(entries)
         stored, begins = np.unique(blocks.block_rows, return_index=True)
         arrays = {

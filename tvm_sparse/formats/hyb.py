@@ -143,9 +143,10 @@ def choose_widths(lengths: np.ndarray, most: int = 8) -> tuple[int, ...]:
     """Choose widths of buckets for rows of these lengths.
 
     Widths come from the numbers of at most three significant bits (1 to 8, 10, 12, 14, 16, 20, ...)
-    and the lengths that at least a tenth of the rows have. A choice costs, for each padded row or
-    piece of one, its width and one more for bookkeeping. The rule takes the cheapest choice of ``most``
-    widths or fewer, and of those that cost at most 1/20 more, one with the fewest widths.
+    and the lengths that at least a tenth of the rows have. The widest is at least the mean length, so
+    that most rows stay whole. A choice costs, for each padded row or piece of one, its width and one
+    more for bookkeeping. The rule finds the cheapest choice of ``most`` widths or fewer, and takes the
+    one with the fewest widths that costs at most 1/20 more.
 
     Parameters
     ----------
@@ -175,9 +176,9 @@ def choose_widths(lengths: np.ndarray, most: int = 8) -> tuple[int, ...]:
     cost = (below[None, :] - low[:, None]) * (widths + 1)
     cost = np.where(np.arange(widths.size)[None, :] >= np.arange(low.size)[:, None], cost, np.inf)
     # A row longer than the widest bucket fills as many pieces as it needs.
-    longer = np.arange(rows.size)
-    pieces = np.where(longer > widths[:, None], -(-longer // widths[:, None]), 0) @ rows
-    cut = pieces * (widths + 1)
+    found = np.flatnonzero(rows)
+    pieces = np.where(found > widths[:, None], -(-found // widths[:, None]), 0) @ rows[found]
+    cut = np.where(widths >= lengths.mean(), pieces * (widths + 1), np.inf)
 
     best, choice = [cost[0]], []  # cost of one more bucket, up to each width
     for _ in range(min(most, widths.size) - 1):

@@ -187,6 +187,7 @@ class LayoutBuilder:
         return parent.parent_axis is None and any(
             stored.axis == parent and stored.dims == tuple(dims) and stored.distinct
             for stored in self.axes
+            if parent.parent_axis is None  # else distinct under the same parent entry only
         )
 
     def _add(self, axis: Axis, dims: Sequence[int], distinct: bool) -> Axis:
