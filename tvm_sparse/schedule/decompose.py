@@ -22,6 +22,7 @@ from ..ir.accumulation import accumulation_of
 from ..ir.buffer import ancestors, declare_buffer
 from ..ir.function import TENSORS_ATTR
 from ..transform._layout import size_text
+from ..transform.promote_accumulators import promote_accumulators
 from .iterations import find_iteration, iterations_of, replace_iteration, with_fields
 
 __all__ = ["decompose_operands"]
@@ -73,6 +74,7 @@ def decompose_operands(
         Names of the new iterations, that of the initialisation first if there is one.
     """
     label = f"decompose_format: iteration {iteration_name}"
+    func = promote_accumulators(func)  # the parts add to a result that must not be rounded between
     iteration = find_iteration(func, iteration_name)
     operands = [_operand(func, name, label) for name in operand_names]
     places = _places_of_axes(iteration, operands, label)

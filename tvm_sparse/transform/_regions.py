@@ -25,27 +25,46 @@ def complete_regions(
 ) -> tirx.PrimFunc:
     """Add the root block, allocate ``temporaries`` in it and derive the regions of every block.
 
-    ``aliases`` are other names of whole buffers, which the root block matches.
+    ``aliases`` are other names of whole buffers. The root block matches those of parameters, the
+    blocks under it those of temporaries.
     """
     func = _complete(func, temporaries, True)
     func = func.with_body(_Relaxer(func, aliases or {}).visit(func.body))
     if not aliases:
         return func
     root = func.body.block
-    matches = [match_all(name, buffer) for name, buffer in aliases.items()]
-    block = SBlock(
-        root.iter_vars,
-        root.reads,
-        root.writes,
-        root.name_hint,
-        root.body,
-        root.init,
-        root.alloc_buffers,
-        [*root.match_buffers, *matches],
-        root.annotations,
-        root.span,
-    )
+    params = {name: result for name, result in aliases.items() if result in set(func.params)}
+    own = {name: result for name, result in aliases.items() if name not in params}
+
+    def match(block: SBlock, _mutator) -> SBlock:
+        """Match what a block uses of the temporaries that the root block allocates."""
+        used = _buffers_loaded(block)
+        return _with_matches(block, {n: r for n, r in own.items() if n in used}, block.body)
+
+    body = tvm_ffi.structural_mutate(root.body, [(SBlock, match)]) if own else root.body
+    block = _with_matches(root, params, body)
     return func.with_body(SBlockRealize(func.body.iter_values, func.body.predicate, block))
+
+
+def _with_matches(block: SBlock, aliases: dict[Var, Var], body: tirx.Stmt) -> SBlock:
+    return SBlock(
+        block.iter_vars,
+        block.reads,
+        block.writes,
+        block.name_hint,
+        body,
+        block.init,
+        block.alloc_buffers,
+        [*block.match_buffers, *(match_all(name, result) for name, result in aliases.items())],
+        block.annotations,
+        block.span,
+    )
+
+
+def _buffers_loaded(stmt: tirx.Stmt) -> set[Var]:
+    found: set[Var] = set()
+    tvm_ffi.structural_walk(stmt, [(TensorLoad, lambda load: found.add(load.source))])
+    return found
 
 
 class _Relaxer:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, Range, TensorLoad, Var
-from tvm.s_tir.stmt import MatchBufferRegion, SBlock, SBlockRealize
+from tvm.s_tir.stmt import MatchBufferRegion, SBlock
 from tvm.tirx import IterVar
 
 from ..ir.accumulation import is_accumulation
@@ -60,15 +60,20 @@ def give_init(body: tirx.Stmt) -> tuple[tirx.Stmt, dict[Var, Var]]:
             node.span,
         )
 
-    body = tvm_ffi.structural_mutate(body, [(SBlock, block)])
-    return body, {name: result for result, name in aliases.items()}
+    return tvm_ffi.structural_mutate(body, [(SBlock, block)]), aliases
 
 
-def aliases_of(realize: tirx.Stmt) -> dict[Var, Var]:
-    """Return the result behind each name that a root block matches with all of a buffer."""
-    if not isinstance(realize, SBlockRealize):
-        return {}
-    return {match.buffer: match.source.source for match in realize.block.match_buffers}
+def aliases_of(body: tirx.Stmt) -> dict[Var, Var]:
+    """Return the buffer behind each name that a block matches with all of it."""
+    found: dict[Var, Var] = {}
+
+    def note(block: SBlock) -> None:
+        for match in block.match_buffers:
+            if tvm_ffi.structural_equal(match, match_all(match.buffer, match.source.source)):
+                found[match.buffer] = match.source.source
+
+    tvm_ffi.structural_walk(body, [(SBlock, note)])
+    return found
 
 
 def match_all(buffer: Var, result: Var) -> MatchBufferRegion:
@@ -129,22 +134,26 @@ def _init(stores: list[_Guarded], reduced: set[Var], aliases: dict[Var, Var]) ->
     parts = []
     for guarded in stores:
         store = guarded.store
-        if store.buffer not in aliases:
-            ty = store.buffer.ty
-            aliases[store.buffer] = tirx.decl_buffer(
-                ty.shape,
-                str(ty.dtype),
-                f"{store.buffer.name}_before",
-                scope=ty.storage_scope,
-                data_alignment=ty.data_alignment,
-            )
-        before = tirx.BufferLoad(aliases[store.buffer], store.indices)
+        name = _another_name(store.buffer)
+        aliases[name] = store.buffer
+        before = tirx.BufferLoad(name, store.indices)
         part: tirx.Stmt = tirx.BufferStore(store.buffer, before, store.indices)
         terms = [term for condition in guarded.conditions for term in _conjuncts(condition)]
         for term in reversed([t for t in terms if not variables_of(t) & reduced]):
             part = tirx.IfThenElse(term, part, None)
         parts.append(part)
     return parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
+
+
+def _another_name(buffer: Var) -> Var:
+    ty = buffer.ty
+    return tirx.decl_buffer(
+        ty.shape,
+        str(ty.dtype),
+        f"{buffer.name}_before",
+        scope=ty.storage_scope,
+        data_alignment=ty.data_alignment,
+    )
 
 
 def _conjuncts(condition: Expr) -> list[Expr]:
