@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ from tvm_sparse.formats import (
     LongBucket,
     Ragged,
 )
+from tvm_sparse.formats.entries import linear_key
 
 __all__ = ["CASES", "Case"]
 
@@ -35,8 +36,8 @@ def _as_it_is(tensor: Entries) -> Entries:
 def _packed_left(tensor: Entries) -> Entries:
     """Move entries along the last dimension so that no row has gaps; repeated ones stay together."""
     *outer, _ = tensor.coordinates
-    groups = _numbered(np.array(outer))
-    whole = _numbered(np.array(tensor.coordinates))
+    groups = _numbered(outer, tensor.shape[:-1])
+    whole = _numbered(tensor.coordinates, tensor.shape)
     if not whole.size:
         return tensor
     first = np.full(groups.max() + 1, whole.size)
@@ -45,9 +46,9 @@ def _packed_left(tensor: Entries) -> Entries:
     return Entries((*outer, last), tensor.values, tensor.shape)
 
 
-def _numbered(coordinates: np.ndarray) -> np.ndarray:
-    """Number the distinct columns of an array in sorted order."""
-    return np.unique(coordinates, axis=1, return_inverse=True)[1].reshape(-1)
+def _numbered(coordinates: Sequence[np.ndarray], shape: Sequence[int]) -> np.ndarray:
+    """Number the distinct places among coordinates in sorted order, for each entry."""
+    return np.unique(linear_key(coordinates, shape), return_inverse=True)[1]
 
 
 def _at_most(width: int) -> Callable[[Entries], Entries]:
@@ -76,8 +77,8 @@ def _dia_slots(tensor: Entries) -> int:
 
 def _block_slots(rows: int, columns: int) -> Callable[[Entries], int]:
     def count(tensor: Entries) -> int:
-        blocks = np.stack([tensor.coordinates[0] // rows, tensor.coordinates[1] // columns])
-        return np.unique(blocks, axis=1).shape[1] * rows * columns
+        blocks = (tensor.coordinates[0] // rows, tensor.coordinates[1] // columns)
+        return np.unique(linear_key(blocks, tensor.shape)).size * rows * columns
 
     return count
 

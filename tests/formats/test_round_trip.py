@@ -15,7 +15,7 @@ MOST_SLOTS = 4_000_000
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_random_tensors_come_back(case: Case, data):
     tensor = case.arrange(data.draw(random_tensors(case.format.rank)))
@@ -27,7 +27,7 @@ def test_random_tensors_come_back(case: Case, data):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_scipy_holds_the_same_entries(case: Case, data):
     tensor = case.arrange(data.draw(random_tensors(case.format.rank, (1.0, -2.0, 3.0, 0.0))))
@@ -41,7 +41,7 @@ def test_scipy_holds_the_same_entries(case: Case, data):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_new_values_take_the_places_of_the_old(case: Case, data):
     tensor = case.arrange(data.draw(random_tensors(case.format.rank)))
