@@ -90,6 +90,15 @@ def test_dense_and_hybrid_tensors_of_torch():
         COO(rank=3).pack(hybrid)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_types_of_torch_that_numpy_lacks():
+    torch = pytest.importorskip("torch")
+    values = torch.ones(1).to(torch.float8_e4m3fn)
+    tensor = torch.sparse_coo_tensor([[0], [1]], values, (2, 2), check_invariants=True)
+    with refuses(TypeError, "expected values of a type that NumPy has, found torch.float8_e4m3fn"):
+        CSR().pack(tensor)
+
+
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
 def test_index_types_that_are_too_narrow(fmt):
     shape = (2**31, 2) if fmt.name == "csc" else (2, 2**31)  # the dense axis is short

@@ -54,7 +54,8 @@ class DIA(Format):
         rows, columns = (c.astype(np.int64) for c in entries.coordinates)
         offsets, diagonals = np.unique(columns - rows, return_inverse=True)
         shape = (offsets.size, entries.shape[0])
-        check_fits(self.name, offsets.size * entries.shape[0], index_dtype)
+        # Rows and offsets are added, in padding slots too.
+        check_fits(self.name, max(offsets.size * shape[1], sum(entries.shape)), index_dtype)
         slots = diagonals * entries.shape[0] + rows
         values = np.zeros(shape, entries.values.dtype)
         values.reshape(-1)[slots] = entries.values

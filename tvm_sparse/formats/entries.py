@@ -320,5 +320,11 @@ def _from_torch(tensor: Any, label: str) -> Entries:
 
         array = values.view(sys.modules["torch"].int16).numpy().view(bfloat16)
     else:
-        array = values.numpy()
+        try:
+            array = values.numpy()
+        except TypeError as error:
+            raise TypeError(
+                f"{label}: expected values of a type that NumPy has, found {values.dtype}; convert "
+                "them, for example to float32"
+            ) from error
     return Entries(tuple(coo._indices().cpu().numpy()), array, tuple(coo.shape))
