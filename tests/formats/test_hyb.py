@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -11,7 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.formats.tensors import FILES, load, random_tensors, reference
-from tvm_sparse.formats import Bucket, Composition, Entries, Hyb, LongBucket, RelationalHyb
+from tvm_sparse.cli.matrices import power_law
+from tvm_sparse.formats import (
+    BSR,
+    CSR,
+    Bucket,
+    Composition,
+    Entries,
+    Hyb,
+    LongBucket,
+    RelationalHyb,
+)
 from tvm_sparse.formats.hyb import choose_widths
 
 COMPOSITIONS = {
@@ -145,6 +156,22 @@ def test_parameters_that_make_no_sense_are_refused():
         Bucket(1, 2, 2)
     with pytest.raises(ValueError, match="buckets: expected widths for 3 relations, found 2"):
         RelationalHyb(3, [[1], [1]])
+
+
+@pytest.mark.parametrize(
+    "composition",
+    [Hyb(), Hyb(8), Composition({"b": BSR(4, 4, min_fill=0.5), "rest": CSR()})],
+    ids=["hyb", "hyb_parts", "blocks"],
+)
+def test_packing_needs_at_most_three_times_the_memory_of_input_and_output(composition):
+    matrix = power_law(20_000, 200_000, 3_000)
+    given = matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes
+    composition.pack(matrix)
+    tracemalloc.start()
+    packed = composition.pack(matrix)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= 3 * (given + packed.nbytes)
 
 
 # --- widths ----------------------------------------------------------------------------------------

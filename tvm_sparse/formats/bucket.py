@@ -6,12 +6,13 @@ tensors of three dimensions at one relation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from tvm import tirx
 from tvm.ir import Expr
 
+from ..ir import Axis
 from .entries import Entries, RowEntries
 from .format import Format, Storage, check_fits, check_positive
 from .layout import Layout, LayoutBuilder
@@ -75,12 +76,13 @@ class Bucket(Format):
         build.padded("J", row, columns, self.width, dims=[self.rank - 1])
         return build.finish(self._to_tensor(index_dtype))
 
-    def _rows(self, build: LayoutBuilder, rows: Expr):
+    def _rows(self, build: LayoutBuilder, rows: Expr) -> Axis:
         """Declare stored rows and their numbers."""
         stored = build.dense("R", build.size("rows"), dims=[self.rank - 2])
         return build.padded("I", stored, rows, 1, dims=[self.rank - 2], indices="row_indices")
 
-    def _to_tensor(self, index_dtype: str):
+    def _to_tensor(self, index_dtype: str) -> Callable[[Sequence[Expr]], list[Expr]]:
+        """Return the map to coordinates in the tensor: an own relation, row and column."""
         outer = [] if self.relation is None else [tirx.const(self.relation, index_dtype)]
         return lambda stored: [*outer, stored[1], stored[-1]]
 

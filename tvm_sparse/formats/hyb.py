@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -45,9 +44,9 @@ class BucketComposition(Composition):
     def _fitted(self, entries: Entries) -> Composition:
         return self if self._parts else self._choose(entries)
 
-    @abstractmethod
     def _choose(self, entries: Entries) -> Composition:
         """Choose widths for sorted entries."""
+        raise NotImplementedError
 
 
 class Hyb(BucketComposition):
@@ -110,8 +109,6 @@ class Hyb(BucketComposition):
             size = columns_per_part(entries.shape[1], self.column_parts)
             numbers += entries.columns[pointers[:-1]] // size * len(self.buckets)
         return np.repeat(numbers.astype(np.min_scalar_type(len(self.parts))), lengths)
-
-    assign.__doc__ = Composition.assign.__doc__
 
     def __repr__(self) -> str:
         return f"Hyb(column_parts={self.column_parts}, buckets={self.buckets})"

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from .bucket import find_rows
-from .composition import Composition
 from .entries import Entries
 from .format import check_positive
 from .hyb import BucketComposition, bucket_of_length, check_widths, choose_widths, make_buckets
@@ -85,8 +84,6 @@ class RelationalHyb(BucketComposition):
             own[:] = bucket_of_length(found, widths) + first
             first += len(widths)
         return np.repeat(numbers, lengths)
-
-    assign.__doc__ = Composition.assign.__doc__
 
     def _by_relation(
         self, of_rows: np.ndarray, entries: Entries, pointers: np.ndarray
