@@ -45,6 +45,8 @@ class BSR(Format):
     ([0, 1], [[[1.0, 2.0], [0.0, 3.0]], [[4.0, 0.0], [0.0, 0.0]]])
     """
 
+    covers = (0,)
+
     marks_padding = True
 
     def __init__(self, rows: int, columns: int, min_fill: float = 0.0) -> None:

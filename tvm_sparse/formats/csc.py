@@ -34,6 +34,8 @@ class CSC(Format):
     ([1, 0], [7.0, 5.0])
     """
 
+    covers = (1,)
+
     def __init__(self, keeps_duplicates: bool = False) -> None:
         self.name = "csc"
         self.keeps_duplicates = keeps_duplicates

@@ -31,6 +31,8 @@ class CSR(Format):
     ([0, 1, 2], [5.0, 7.0])
     """
 
+    covers = (0,)
+
     def __init__(self, keeps_duplicates: bool = False) -> None:
         self.name = "csr"
         self.keeps_duplicates = keeps_duplicates

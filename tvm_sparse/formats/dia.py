@@ -31,6 +31,8 @@ class DIA(Format):
     ([0, 1], [[1.0, 2.0], [5.0, 6.0]])
     """
 
+    covers = (0,)
+
     marks_padding = True
 
     def __init__(self) -> None:

@@ -35,6 +35,8 @@ class ELL(Format):
     ([[1, 2], [0, 1]], [[5.0, 0.0], [7.0, 8.0]])
     """
 
+    covers = (0,)
+
     def __init__(self, width: int | None = None) -> None:
         if width is not None:
             check_positive(width=width)

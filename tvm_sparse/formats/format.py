@@ -60,12 +60,16 @@ class Format(ABC):
     marks_padding : bool
         Whether the bits of a value tell padding from entries, in types of floats: a padding slot holds
         +0.0 (all bits zero), and an entry that is zero is stored as -0.0, which equals it.
+    covers : tuple of int
+        Dimensions of which the axes visit every coordinate once, whether it holds entries or not. A
+        result over these is initialised by the part itself.
     """
 
     name: str
     rank: int = 2
     keeps_duplicates: bool = False
     marks_padding: bool = False
+    covers: tuple[int, ...] = ()
 
     @abstractmethod
     def layout(self, prefix: str, shape: Sequence[Expr], index_dtype: str = "int32") -> Layout:

@@ -35,6 +35,8 @@ class Ragged(Format):
     ([0, 2, 2, 3], [5.0, 6.0, 7.0])
     """
 
+    covers = (0,)
+
     def __init__(self, rank: int = 2) -> None:
         check_rank(rank, 2)
         self.name = "ragged"

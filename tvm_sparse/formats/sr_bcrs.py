@@ -45,6 +45,8 @@ class SRBCRS(Format):
     ([[0, 2], [3, 4]], [[[1.0, 3.0], [0.0, 4.0]], [[2.0, 0.0], [0.0, 0.0]]])
     """
 
+    covers = (0,)
+
     marks_padding = True
 
     def __init__(self, t: int, g: int) -> None:

@@ -1,8 +1,9 @@
 """Hold a sparse operand as a sum of parts, each in its own format.
 
 The iteration that uses the operand becomes one iteration for each part, over the axes of the part's
-format. Where the operand is reduced over, the result is initialised once before them and every part adds
-to it; otherwise each part computes entries of its own.
+format. Where the operand is reduced over, the result is initialised once, by a part that visits all of
+it or by an iteration of its own before them, and every other part adds to it; otherwise each part
+computes entries of its own.
 """
 
 from __future__ import annotations
@@ -83,11 +84,16 @@ def decompose_operands(
     parts = [_part(func, operands, prefix, name, fmt, label) for name, fmt in formats.items()]
 
     reduced = any(iteration.kinds[place] == "R" for place in places)
-    separate_init = iteration.init if reduced else None
+    first = None
     if reduced:
         _check_accumulates(iteration, label)
-    new = [_part_iteration(iteration, operands, places, part, reduced) for part in parts]
-    if separate_init is not None:
+        first = _covering_part(iteration, places, parts)
+        parts = sorted(parts, key=lambda part: part is not first)
+    new = [
+        _part_iteration(iteration, operands, places, part, with_init=not reduced or part is first)
+        for part in parts
+    ]
+    if reduced and iteration.init is not None and first is None:
         new.insert(0, _init_iteration(iteration))
     changed = replace_iteration(func, iteration, new)
     changed = _with_parameters(changed, operands, parts)
@@ -259,12 +265,22 @@ def _part(
     return _Part(name, fmt, layout, buffers, arg_names)
 
 
+def _covering_part(
+    iteration: SparseIteration, places: Sequence[int], parts: Sequence[_Part]
+) -> _Part | None:
+    """The part that may initialise the result, since it visits every point of the spatial axes."""
+    spatial = {dim for dim, place in enumerate(places) if iteration.kinds[place] == "S"}
+    if iteration.init is None or not spatial:
+        return None
+    return next((part for part in parts if spatial <= set(part.format.covers)), None)
+
+
 def _part_iteration(
     iteration: SparseIteration,
     operands: Sequence[SparseBuffer],
     places: Sequence[int],
     part: _Part,
-    reduced: bool,
+    with_init: bool,
 ) -> SparseIteration:
     """The iteration over the axes of one part, in place of those of the operand."""
     stored_vars = [
@@ -304,7 +320,7 @@ def _part_iteration(
             stmt, [(TensorLoad, load), (tirx.BufferStore, store), (Var, variable)]
         )
 
-    init = None if reduced or iteration.init is None else rewrite(iteration.init)
+    init = rewrite(iteration.init) if with_init and iteration.init is not None else None
     body = rewrite(iteration.body)
     if part.format.marks_padding:
         body = _without_padding(body, part, stored_vars)

@@ -183,8 +183,9 @@ class SparseSchedule:
 
         Notes
         -----
-        Where the operand is reduced over, the result is initialised once, and each part adds its
-        share. Before::
+        Where the operand is reduced over, the result is initialised once: by a part whose format
+        visits all of it (:attr:`Format.covers`), which then comes first, or by an iteration of its
+        own. The other parts add their share. Before::
 
             with S.sp_iter([I, J, K], "SRS", "spmm") as [i, j, k]:
                 with S.init():
@@ -193,9 +194,9 @@ class SparseSchedule:
 
         and after ``sch.decompose_format("spmm", "A", {"rest": CSR(), "blocks": BSR(2, 2)})``::
 
-            with S.sp_iter([I, K], "SS", "spmm_init") as [i, k]:
-                C[i, k] = 0.0
             with S.sp_iter([RI, RJ, K], "SRS", "spmm_rest") as [i, j, k]:
+                with S.init():
+                    C[i, k] = 0.0
                 C[i, k] = C[i, k] + A_rest[i, j] * B[j, k]
             with S.sp_iter([BI, II, BJ, JJ, K], "SSRRS", "spmm_blocks") as [bi, ii, bj, jj, k]:
                 C[bi * 2 + ii, k] = C[bi * 2 + ii, k] + A_blocks[bi, bj, ii, jj] * B[bj * 2 + jj, k]

@@ -57,7 +57,7 @@ def assemble_blocks(
     init: tirx.Stmt | None,
     annotations: Mapping[str, Any],
     block_name: Callable[[int], str],
-    accumulates: bool = False,
+    shares_result: bool = False,
 ) -> tirx.Stmt:
     """Put loops and nested blocks together, from the inside out.
 
@@ -71,15 +71,16 @@ def assemble_blocks(
         Given to every block.
     block_name : callable
         From the number of a block, counted from outside, to its name.
-    accumulates : bool
-        Whether the iteration adds to a result that others write too. Its reduction then stands in
-        a block of its own, where a schedule finds one writer.
+    shares_result : bool
+        Whether other iterations write the result too. The reduction then stands in a block of its
+        own, where a schedule finds one writer; so it does under a condition on the outer loops.
     """
-    segments = segment_loops(loops, accumulates)
+    own_block = shares_result or _has_outer_condition(body, loops)
+    segments = segment_loops(loops, own_block)
     first_reduction = next((loop for loop in loops if loop.kind == REDUCE), None)
     predicate = None
-    if accumulates and len(segments) > 1:
-        body, predicate = _take_conditions(body, segments)
+    if own_block and len(segments) > 1:
+        body, init, predicate = _take_conditions(body, init, segments)
     guards = [guard for loop in loops for guard in loop.guards]
     content = _guarded(body, [condition for condition, _ in guards])
     for number, segment in reversed(list(enumerate(segments))):
@@ -101,41 +102,62 @@ def assemble_blocks(
     return content
 
 
-def _take_conditions(body: tirx.Stmt, segments: list[list[Loop]]) -> tuple[tirx.Stmt, Expr | None]:
+def _has_outer_condition(body: tirx.Stmt, loops: list[Loop]) -> bool:
+    """Whether a body runs only under a condition on the loops before the first reduction."""
+    kinds = [loop.kind for loop in loops]
+    if REDUCE not in kinds:
+        return False
+    segments = [loops[: kinds.index(REDUCE)], loops[kinds.index(REDUCE) :]]
+    return bool(segments[0]) and bool(_outer_conditions(body, segments))
+
+
+def _take_conditions(
+    body: tirx.Stmt, init: tirx.Stmt | None, segments: list[list[Loop]]
+) -> tuple[tirx.Stmt, tirx.Stmt | None, Expr | None]:
     """Take the conditions on the outermost block out of a body, for the predicate of that block.
 
     A block whose rows stick out of the result then does nothing for them, whatever a schedule adds to
     it: a copy of its result has no condition of its own.
     """
-    inner = {loop.block_var for segment in segments[1:] for loop in segment}
-    inner |= {b for segment in segments for loop in segment for b in loop.prologue.buffers}
-    taken: list[Expr] = []
-
-    def visit(stmt: tirx.Stmt) -> tirx.Stmt:
-        if not isinstance(stmt, tirx.IfThenElse) or stmt.else_case is not None:
-            return stmt
-        rest = visit(stmt.then_case)
-        if variables_of(stmt.condition) & inner:
-            return tirx.IfThenElse(stmt.condition, rest, None, stmt.span)
-        taken.append(stmt.condition)
-        return rest
-
-    body = visit(body)
+    taken = _outer_conditions(body, segments)
     if not taken:
-        return body, None
+        return body, init, None
+
+    def drop(stmt: tirx.IfThenElse, mutator) -> tirx.Stmt:
+        known = any(tvm_ffi.structural_equal(stmt.condition, condition) for condition in taken)
+        if known and stmt.else_case is None:
+            return mutator.mutate(stmt.then_case)
+        return mutator.default_mutate(stmt)
+
+    body, init = (
+        part and tvm_ffi.structural_mutate(part, [(tirx.IfThenElse, drop)]) for part in (body, init)
+    )
     loop_vars = {loop.block_var: loop.loop_var for loop in segments[0]}
     predicate = functools.reduce(tirx.And, taken)
-    return body, tvm_ffi.structural_map(predicate, [(Var, lambda var: loop_vars.get(var, var))])
+    predicate = tvm_ffi.structural_map(predicate, [(Var, lambda var: loop_vars.get(var, var))])
+    return body, init, predicate
 
 
-def segment_loops(loops: list[Loop], accumulates: bool = False) -> list[list[Loop]]:
+def _outer_conditions(body: tirx.Stmt, segments: list[list[Loop]]) -> list[Expr]:
+    """Conditions around all of a body that depend on the loops of the outermost block alone."""
+    inner = {loop.block_var for segment in segments[1:] for loop in segment}
+    inner |= {b for segment in segments for loop in segment for b in loop.prologue.buffers}
+    found = []
+    while isinstance(body, tirx.IfThenElse) and body.else_case is None:
+        if not variables_of(body.condition) & inner:
+            found.append(body.condition)
+        body = body.then_case
+    return found
+
+
+def segment_loops(loops: list[Loop], own_reduction: bool = False) -> list[list[Loop]]:
     """Cut the loops where a nested block must begin: at loaded extents and after searches."""
     first_reduction = next((loop for loop in loops if loop.kind == REDUCE), None)
     segments: list[list[Loop]] = []
     bound: set[Var] = set()
     for k, loop in enumerate(loops):
         depends = bound & variables_of(loop.extent)
-        cut = accumulates and k > 0 and loop is first_reduction
+        cut = own_reduction and k > 0 and loop is first_reduction
         if not segments or cut or depends or loops[k - 1].prologue.statements:
             segments.append([])
             bound = set()

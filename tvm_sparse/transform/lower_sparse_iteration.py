@@ -292,10 +292,17 @@ class _FunctionLowering:
             init,
             node.annotations,
             lambda number: self._unique(f"{node.name}_{number}"),
-            accumulates=node.init is None,
+            shares_result=node.init is None or self._shares_result(node),
         )
         self.iterators = outer
         return lowered
+
+    def _shares_result(self, node: SparseIteration) -> bool:
+        """Whether other statements store to what an iteration stores to."""
+        return any(
+            _count_stores(self.func.body, buffer) > _count_stores(node, buffer)
+            for buffer in buffers_stored(node.body)
+        )
 
     def _open_loops(self, node: SparseIteration, filling: bool, clean: bool) -> list[Loop]:
         loops: list[Loop] = []
@@ -535,6 +542,12 @@ def _slot_range(axes: list[Axis], first_parent: Expr | None) -> tuple[Expr, Expr
 
 def _is_zero(expr: Expr) -> bool:
     return isinstance(expr, tirx.IntImm) and int(expr.value) == 0
+
+
+def _count_stores(stmt: tirx.Stmt, buffer: Var) -> int:
+    found: list[tirx.BufferStore] = []
+    tvm_ffi.structural_walk(stmt, [(tirx.BufferStore, found.append)])
+    return sum(store.buffer.same_as(buffer) for store in found)
 
 
 def _known_valid(value: Expr, condition: Expr) -> Expr:
