@@ -8,7 +8,7 @@ blocks together from the inside out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import tvm
 import tvm_ffi
@@ -43,7 +43,7 @@ from ._blocks import (
 )
 from ._layout import LAYOUT_ATTR, describe_layout
 from ._regions import complete_regions
-from .fill_outputs import FILL_MARK, fill_outputs
+from .fill_outputs import FILL_MARK, block_digits, fill_outputs, listed_place
 from .promote_accumulators import promote_accumulators
 
 __all__ = ["LowerSparseIteration"]
@@ -433,6 +433,7 @@ class _FunctionLowering:
         if _init_axes(node) is not None:
             return False
         own = {var: axis for axis, _, var in node.iterators}
+        spatial = {var: axis for axis, kind, var in node.iterators if kind == "S"}
         direct = True
 
         def check(store: tirx.BufferStore) -> None:
@@ -441,7 +442,8 @@ class _FunctionLowering:
             if buffer is not None:
                 known = {**{v: it.stored_axis for v, it in self.iterators.items()}, **own}
                 direct &= all(
-                    isinstance(index, Var) and known.get(index) == axis
+                    (isinstance(index, Var) and known.get(index) == axis)
+                    or (axis.kind == "dense_fixed" and _is_injective(index, axis, spatial))
                     for index, axis in zip(store.indices, buffer.axes)
                 )
 
@@ -487,6 +489,11 @@ class _FunctionLowering:
         count = self._block_names.get(name, 0)
         self._block_names[name] = count + 1
         return name if count == 0 else f"{name}_{count}"
+
+
+def _is_injective(index: Expr, axis: Axis, spatial: Mapping[Var, Axis]) -> bool:
+    """Whether no two entries of the spatial axes have the same index."""
+    return (block_digits(index, spatial) or listed_place(index, axis, spatial)) is not None
 
 
 def _init_axes(node: SparseIteration) -> dict[Var, Axis] | None:
