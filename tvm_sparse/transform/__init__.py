@@ -1,7 +1,10 @@
 """Passes: one a file, each an ordinary TVM pass over ``IRModule`` s."""
 
 from .balance import BalanceRows, Grain
+from .fit_stack import FitStack
+from .full_blocks import SkipPaddingTests
 from .hoist_index_loads import HoistIndexLoads
+from .hold_tile import HoldTile
 from .keep_rolled import KeepRolled
 from .lower_sparse_buffer import LowerSparseBuffer
 from .lower_sparse_iteration import LowerSparseIteration
@@ -14,12 +17,15 @@ __all__ = [
     "PIPELINE_NAME",
     "AcceptNaturalArguments",
     "BalanceRows",
+    "FitStack",
     "Grain",
     "HoistIndexLoads",
     "HoistReductionInit",
+    "HoldTile",
     "KeepRolled",
     "LowerSparseBuffer",
     "LowerSparseIteration",
     "PeelVectorTail",
+    "SkipPaddingTests",
     "tvm_sparse_pipeline",
 ]

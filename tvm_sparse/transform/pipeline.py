@@ -11,7 +11,10 @@ from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
 from .balance import BalanceRows
+from .fit_stack import FitStack
+from .full_blocks import SkipPaddingTests
 from .hoist_index_loads import HoistIndexLoads
+from .hold_tile import HoldTile
 from .keep_rolled import KeepRolled
 from .lower_sparse_buffer import LowerSparseBuffer
 from .natural_arguments import AcceptNaturalArguments
@@ -58,6 +61,8 @@ def _passes(config) -> list[tvm.transform.Pass]:
         s_tir.transform.LowerOpaqueBlock(),
     ]
     loops = [
+        HoldTile(),
+        SkipPaddingTests(),
         BalanceRows(),
         PeelVectorTail(),
         AcceptNaturalArguments(),
@@ -81,6 +86,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         tirx.transform.RemoveNoOp(),
         s_tir.transform.RewriteUnsafeSelect(),
         HoistIndexLoads(),
+        FitStack(),
         KeepRolled(),
     ]
     if not enabled("tirx.disable_cse_tir"):
