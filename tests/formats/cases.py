@@ -23,6 +23,7 @@ from tvm_sparse.formats import (
     Format,
     LongBucket,
     Ragged,
+    RowList,
 )
 from tvm_sparse.formats.entries import linear_key
 
@@ -118,6 +119,10 @@ CASES = (
     Case("coo1", COO(rank=1)),
     Case("coo3", COO(rank=3)),
     Case("dcsr", DCSR()),
+    Case("rows", RowList(None)),
+    Case("rows_rcm", RowList("rcm")),
+    Case("rows_degree", RowList("degree")),
+    Case("rows_called", RowList(lambda pattern: np.arange(pattern.shape[0])[::-1])),
     Case("ell", ELL(), slots=_ell_slots),
     Case("ell3", ELL(width=3), arrange=_at_most(3)),
     Case("dia", DIA(), slots=_dia_slots),
@@ -128,6 +133,8 @@ CASES = (
     Case("sr_bcrs8x1", SRBCRS(8, 1)),
     Case("bucket3", Bucket(3), arrange=_at_most(3)),
     Case("long_bucket2", LongBucket(2)),
+    Case("bucket3_rcm", Bucket(3, order="rcm"), arrange=_at_most(3)),
+    Case("long_bucket2_degree", LongBucket(2, order="degree")),
     Case("csf1", CSF(1)),
     Case("csf1_compressed", CSF(1, compressed_root=True)),
     Case("csf2_columns", CSF(2, order=(1, 0), compressed_root=True)),

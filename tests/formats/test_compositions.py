@@ -44,6 +44,7 @@ MATRICES = {
     "hyb": Hyb(buckets=[1, 2]),
     "hyb_parts": Hyb(3, buckets=[1, 3]),
     "hyb_many_parts": Hyb(11, buckets=[2]),
+    "hyb_rcm": Hyb(2, buckets=[1, 3], order="rcm"),
     "hyb_fitted": Hyb(),
     "hyb_parts_fitted": Hyb(2),
 }

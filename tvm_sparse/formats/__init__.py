@@ -17,6 +17,7 @@ from .hyb import Hyb
 from .layout import Layout, LayoutBuilder, StoredAxis
 from .ragged import Ragged
 from .relational_hyb import RelationalHyb
+from .row_list import RowList
 from .sr_bcrs import SRBCRS
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "PackedComposition",
     "Ragged",
     "RelationalHyb",
+    "RowList",
     "Storage",
     "StoredAxis",
     "as_entries",
