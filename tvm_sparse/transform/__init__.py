@@ -2,6 +2,7 @@
 
 from .balance import BalanceRows, Grain
 from .hoist_index_loads import HoistIndexLoads
+from .horizontal_fusion import FuseRowLoops
 from .keep_rolled import KeepRolled
 from .lower_sparse_buffer import LowerSparseBuffer
 from .lower_sparse_iteration import LowerSparseIteration
@@ -14,6 +15,7 @@ __all__ = [
     "PIPELINE_NAME",
     "AcceptNaturalArguments",
     "BalanceRows",
+    "FuseRowLoops",
     "Grain",
     "HoistIndexLoads",
     "HoistReductionInit",

@@ -12,6 +12,7 @@ from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
 from .balance import BalanceRows
 from .hoist_index_loads import HoistIndexLoads
+from .horizontal_fusion import FuseRowLoops
 from .keep_rolled import KeepRolled
 from .lower_sparse_buffer import LowerSparseBuffer
 from .natural_arguments import AcceptNaturalArguments
@@ -80,6 +81,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         tirx.transform.StmtSimplify(),
         tirx.transform.RemoveNoOp(),
         s_tir.transform.RewriteUnsafeSelect(),
+        FuseRowLoops(),
         HoistIndexLoads(),
         KeepRolled(),
     ]
