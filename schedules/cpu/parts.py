@@ -12,7 +12,7 @@ from .rows import row_pointers, share_rows, tile_row, version_widths
 from .spmm import COMMON_WIDTHS
 from .tiles import RowTile
 
-__all__ = ["schedule"]
+__all__ = ["block_names", "schedule"]
 
 #: More parts than these get less code each: compiling them would take too long.
 FEW_PARTS = 2
@@ -47,7 +47,7 @@ def schedule(
         Parts of the same group have no row in common, and share one parallel region.
     """
     groups = groups or {}
-    names = [block.name_hint for block in _blocks(sch)]
+    names = block_names(sch)
     lean = len(parts) > FEW_PARTS
     for part in parts:
         if f"{name}_{part}_1" not in names:
@@ -81,9 +81,10 @@ def _schedule_init(sch: s_tir.Schedule, block, target) -> None:
     share_rows(sch, row, None)
 
 
-def _blocks(sch: s_tir.Schedule) -> list[s_tir.SBlock]:
+def block_names(sch: s_tir.Schedule) -> list[str]:
+    """Return the names of all blocks."""
     found: list[s_tir.SBlock] = []
     for func in sch.mod.functions.values():
         if isinstance(func, tirx.PrimFunc):
             tvm_ffi.structural_walk(func.body, (s_tir.SBlock, found.append))
-    return found
+    return [block.name_hint for block in found]

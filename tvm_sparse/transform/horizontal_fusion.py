@@ -78,7 +78,7 @@ def FuseRowLoops(grain: Grain = DEFAULT_GRAIN) -> tvm.transform.Pass:
                     fused.append(name)
                     members = [_fuse(members, grain)]
                 parts += members
-            return tirx.SeqStmt(parts)
+            return parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
 
         def alone(loop: tirx.For) -> tirx.Stmt:
             if _group_of(loop) is None:
