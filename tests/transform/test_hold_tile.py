@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
 import tvm
 import tvm_ffi
 from tvm.script import ir as I
 from tvm.script import tirx as T
 
-from tvm_sparse import schedules
-from tvm_sparse.formats import BSR, RowList
 from tvm_sparse.transform import FitStack, HoldTile, SkipPaddingTests
 
 
@@ -169,28 +165,3 @@ def test_a_large_buffer_used_at_variable_places_stays():
             A[0] = held[500]
 
     tvm.ir.assert_structural_equal(FitStack()(Before), Before)
-
-
-@pytest.mark.parametrize("fmt, count", [(BSR(4, 4), "block_rows"), (RowList(None), "rows")])
-def test_rows_that_a_short_list_leaves_out_are_zero(fmt, count):
-    kernel = schedules.spmm.build(formats=fmt)
-    dense = np.eye(8, dtype="f4")
-    packed = fmt.pack(coordinates_of(dense[:, :5]))
-    arguments = packed.arguments("a")
-    kept = packed.storage.sizes[count] // 2
-    indptr = arguments["a_indptr"][: kept + 1]
-    entries = int(indptr[-1])
-    arguments |= {f"a_{count}": kept, "a_indptr": indptr, "a_nnz": entries}
-    arguments["a_indices"] = arguments["a_indices"][:entries]
-    arguments["a"] = arguments["a"][:entries]
-    if "a_row_indices" in arguments:
-        arguments["a_row_indices"] = arguments["a_row_indices"][:kept]
-    c = np.full((8, 3), np.nan, "f4")
-    kernel(**arguments, b=np.ones((5, 3), "f4"), c=c, m=8, n=5, f=3)
-    np.testing.assert_array_equal(c[:, 0], [1, 1, 1, 1, 0, 0, 0, 0])
-
-
-def coordinates_of(dense: np.ndarray):
-    """A matrix as formats take it."""
-    rows, columns = np.nonzero(dense)
-    return (rows, columns), dense[rows, columns], dense.shape

@@ -56,6 +56,15 @@ class Composition:
 
     keeps_duplicates: bool = False
     rank: int
+    #: Names of parts that together visit every coordinate of the dimensions ``covers`` once, see
+    #: :attr:`Format.covers`; none unless the composition says so.
+    covering_parts: tuple[str, ...] = ()
+    covers: tuple[int, ...] = ()
+
+    @property
+    def disjoint_rows(self) -> dict[str, str]:
+        """Groups of parts, by part, that have no row in common; none unless the composition says so."""
+        return {}
 
     def __init__(self, parts: Mapping[str, Format], keeps_duplicates: bool = False) -> None:
         self._parts = dict(parts)

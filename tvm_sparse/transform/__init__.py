@@ -5,7 +5,9 @@ from .fit_stack import FitStack
 from .full_blocks import SkipPaddingTests
 from .hoist_index_loads import HoistIndexLoads
 from .hold_tile import HoldTile
+from .horizontal_fusion import FuseRowLoops
 from .keep_rolled import KeepRolled
+from .kernel_fusion import FuseKernels
 from .lower_sparse_buffer import LowerSparseBuffer
 from .lower_sparse_iteration import LowerSparseIteration
 from .natural_arguments import AcceptNaturalArguments
@@ -18,6 +20,8 @@ __all__ = [
     "AcceptNaturalArguments",
     "BalanceRows",
     "FitStack",
+    "FuseKernels",
+    "FuseRowLoops",
     "Grain",
     "HoistIndexLoads",
     "HoistReductionInit",

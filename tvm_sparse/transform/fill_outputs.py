@@ -6,8 +6,6 @@ under a condition) is filled with its default value first.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import tvm_ffi
@@ -18,10 +16,12 @@ from ..ir import Axis, SparseBuffer, SparseFunc, SparseIteration
 from ..ir.axis import DenseFixedAxis
 from ..ir.buffer import ancestors
 
-__all__ = ["FILL_MARK", "block_digits", "buffer_roles", "fill_outputs", "listed_place"]
+__all__ = ["COVER_MARK", "FILL_MARK", "buffer_roles", "fill_outputs"]
 
 #: Annotation of the iterations that fill; they visit padding slots too.
 FILL_MARK = "tvm_sparse.fill"
+#: Annotation of iterations that, together, initialise all of a result: what was packed for them says so.
+COVER_MARK = "tvm_sparse.covers"
 
 
 @dataclass
@@ -31,8 +31,6 @@ class _Use:
     read_first: bool = False
     written: bool = False
     covered: bool = False
-    #: What must hold for that at run time.
-    conditions: list[Expr] = field(default_factory=list)
     #: Where the covering store stands: its indices, and the outermost iteration around it.
     place: list[Expr] = field(default_factory=list)
     region: int = 0
@@ -63,18 +61,18 @@ def fill_outputs(func: SparseFunc) -> SparseFunc:
     fills = []
     for buffer in func.buffers:
         use = uses.get(buffer.buffer)
-        if use is not None and use.written and not use.read_first:
-            fills += _fills(buffer, use)
+        if use is not None and use.written and not use.read_first and not use.covered:
+            fills.append(_fill(buffer))
     for param in func.params:
         use = uses.get(param)
         if param in func.sparse_buffers or use is None:
             continue
-        if use.written and not use.read_first:
-            fills += _fills(_as_dense(param), use)
+        if use.written and not use.read_first and not use.covered:
+            fills.append(_fill(_as_dense(param)))
     for buffer in func.temporaries:
         use = uses.get(buffer.buffer)
-        if use is not None:
-            fills += _fills(buffer, use)
+        if use is not None and not use.covered:
+            fills.append(_fill(buffer))
     if not fills:
         return func
     return func.with_body(tirx.SeqStmt([*fills, func.body]))
@@ -89,16 +87,6 @@ def buffer_roles(func: SparseFunc) -> dict[Var, str]:
         else:
             roles[buffer] = "inout" if use.read_first else "output"
     return roles
-
-
-def _fills(buffer: SparseBuffer, use: _Use) -> list[tirx.Stmt]:
-    """The fill of a buffer that is not overwritten as a whole, under the condition that it is not."""
-    if not use.covered:
-        return [_fill(buffer)]
-    if not use.conditions:
-        return []
-    missing = functools.reduce(tirx.Or, [tirx.Not(condition) for condition in use.conditions])
-    return [tirx.IfThenElse(missing, _fill(buffer), None)]
 
 
 def _fill(buffer: SparseBuffer) -> SparseIteration:
@@ -146,7 +134,10 @@ def _first_uses(func: SparseFunc) -> dict[Var, _Use]:
         use = uses.setdefault(node.buffer, _Use())
         if not use.written and not use.read_first:
             buffer = sparse.get(node.buffer) or _as_dense(node.buffer)
-            use.covered = _covers(buffer, node, scope, initial, use.conditions)
+            use.covered = _covers(buffer, node, scope, initial) or (
+                initial
+                and any(COVER_MARK in it.annotations for _, _, it in scope.iterators.values())
+            )
             use.place, use.region = list(node.indices), region
         use.written = True
 
@@ -197,28 +188,12 @@ def _same_place(stored: list[Expr], loaded: list[Expr], scope: _Scope) -> bool:
     return True
 
 
-def _covers(
-    buffer: SparseBuffer,
-    node: tirx.BufferStore,
-    scope: _Scope,
-    initial: bool,
-    conditions: list[Expr],
-) -> bool:
-    """Whether the store, over its whole iteration, writes every slot of the buffer.
-
-    Conditions on sizes that this takes are added to ``conditions``.
-    """
+def _covers(buffer: SparseBuffer, node: tirx.BufferStore, scope: _Scope, initial: bool) -> bool:
+    """Whether the store, over its whole iteration, writes every slot of the buffer."""
     if scope.conditional:
         return False
     used: set[Var] = set()
     for axis, index in zip(buffer.axes, node.indices):
-        own_axes = {var: own for var, (own, kind, _) in scope.iterators.items() if kind == "S"}
-        together = block_digits(index, own_axes) or listed_place(index, axis, own_axes)
-        if together is not None and isinstance(axis, DenseFixedAxis) and not used & set(together):
-            sizes = [own_axes[var].extent_bound.astype("int64") for var in together]
-            conditions.append(sizes[0] * sizes[1] >= axis.length.astype("int64"))
-            used |= set(together)
-            continue
         if not isinstance(index, Var) or index not in scope.iterators or index in used:
             return False
         used.add(index)
@@ -247,37 +222,6 @@ def _covers(
         if not inits_over_it:
             return False
     return True
-
-
-def block_digits(index: Expr, axes: Mapping[Var, Axis]) -> tuple[Var, Var] | None:
-    """Return block and place of an index ``block * size + place``, None where it is no such index.
-
-    Both go over dense axes, the place over one of just ``size`` entries, so that no two pairs meet.
-    """
-    if not isinstance(index, tirx.Add) or not isinstance(index.a, tirx.Mul):
-        return None
-    block, size, place = index.a.a, index.a.b, index.b
-    known = isinstance(block, Var) and isinstance(place, Var) and {block, place} <= axes.keys()
-    if not known or not isinstance(size, tirx.IntImm) or block.same_as(place):
-        return None
-    if not all(isinstance(axes[var], DenseFixedAxis) for var in (block, place)):
-        return None
-    length = axes[place].length
-    return (block, place) if isinstance(length, tirx.IntImm) and int(length) == int(size) else None
-
-
-def listed_place(index: Expr, axis: Axis, axes: Mapping[Var, Axis]) -> tuple[Var, Var] | None:
-    """Return the iterators of a list of coordinates, none of them twice, that an index goes over.
-
-    The first one is over a dense axis, the second one, the index itself, over the numbers under it.
-    """
-    own = axes.get(index) if isinstance(index, Var) else None
-    if own is None or own.kind != "sparse_fixed" or not own.distinct:
-        return None
-    outer = next((var for var, other in axes.items() if other == own.parent), None)
-    if outer is None or not isinstance(own.parent, DenseFixedAxis):
-        return None
-    return (outer, index) if _equal(own.length, axis.length) else None
 
 
 def _owns(iteration: SparseIteration, node: tirx.BufferStore) -> bool:

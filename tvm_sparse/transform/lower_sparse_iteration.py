@@ -8,7 +8,7 @@ blocks together from the inside out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import tvm
 import tvm_ffi
@@ -43,7 +43,7 @@ from ._blocks import (
 )
 from ._layout import LAYOUT_ATTR, describe_layout
 from ._regions import complete_regions
-from .fill_outputs import FILL_MARK, block_digits, fill_outputs, listed_place
+from .fill_outputs import COVER_MARK, FILL_MARK, fill_outputs
 from .promote_accumulators import promote_accumulators
 
 __all__ = ["LowerSparseIteration"]
@@ -292,13 +292,15 @@ class _FunctionLowering:
             init,
             node.annotations,
             lambda number: self._unique(f"{node.name}_{number}"),
-            shares_result=node.init is None or self._shares_result(node),
+            shares_result=self._shares_result(node),
         )
         self.iterators = outer
         return lowered
 
     def _shares_result(self, node: SparseIteration) -> bool:
-        """Whether other statements store to what an iteration stores to."""
+        """Whether other statements store, or may have stored, to what an iteration stores to."""
+        if node.init is None or COVER_MARK in node.annotations:
+            return True
         return any(
             _count_stores(self.func.body, buffer) > _count_stores(node, buffer)
             for buffer in buffers_stored(node.body)
@@ -432,8 +434,9 @@ class _FunctionLowering:
         """Whether ``init`` can stand in the block of the first reduction iterator."""
         if _init_axes(node) is not None:
             return False
+        if COVER_MARK in node.annotations:
+            return True  # its spatial loops visit each place of the result once
         own = {var: axis for axis, _, var in node.iterators}
-        spatial = {var: axis for axis, kind, var in node.iterators if kind == "S"}
         direct = True
 
         def check(store: tirx.BufferStore) -> None:
@@ -442,8 +445,7 @@ class _FunctionLowering:
             if buffer is not None:
                 known = {**{v: it.stored_axis for v, it in self.iterators.items()}, **own}
                 direct &= all(
-                    (isinstance(index, Var) and known.get(index) == axis)
-                    or (axis.kind == "dense_fixed" and _is_injective(index, axis, spatial))
+                    isinstance(index, Var) and known.get(index) == axis
                     for index, axis in zip(store.indices, buffer.axes)
                 )
 
@@ -489,11 +491,6 @@ class _FunctionLowering:
         count = self._block_names.get(name, 0)
         self._block_names[name] = count + 1
         return name if count == 0 else f"{name}_{count}"
-
-
-def _is_injective(index: Expr, axis: Axis, spatial: Mapping[Var, Axis]) -> bool:
-    """Whether no two entries of the spatial axes have the same index."""
-    return (block_digits(index, spatial) or listed_place(index, axis, spatial)) is not None
 
 
 def _init_axes(node: SparseIteration) -> dict[Var, Axis] | None:

@@ -15,7 +15,9 @@ from .fit_stack import FitStack
 from .full_blocks import SkipPaddingTests
 from .hoist_index_loads import HoistIndexLoads
 from .hold_tile import HoldTile
+from .horizontal_fusion import FuseRowLoops
 from .keep_rolled import KeepRolled
+from .kernel_fusion import FuseKernels
 from .lower_sparse_buffer import LowerSparseBuffer
 from .natural_arguments import AcceptNaturalArguments
 from .reduction_init import HoistReductionInit
@@ -41,6 +43,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
     enabled = lambda name: bool(config.get(name, False))  # noqa: E731
     blocks = [
         LowerSparseBuffer(),
+        FuseKernels(),
         HoistReductionInit(),
         s_tir.transform.CanonicalizeLoop(),
         s_tir.transform.LowerCrossThreadReduction(),
@@ -85,6 +88,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         tirx.transform.StmtSimplify(),
         tirx.transform.RemoveNoOp(),
         s_tir.transform.RewriteUnsafeSelect(),
+        FuseRowLoops(),
         HoistIndexLoads(),
         FitStack(),
         KeepRolled(),
