@@ -2,6 +2,8 @@
 
 from .bsr import BSR
 from .bucket import Bucket, EmptyRows, LongBucket
+from .cache import choose_column_parts
+from .column_parts import ColumnParts, ColumnRange
 from .composition import Composition, PackedComposition
 from .coo import COO
 from .csc import CSC
@@ -32,6 +34,8 @@ __all__ = [
     "ELL",
     "SRBCRS",
     "Bucket",
+    "ColumnParts",
+    "ColumnRange",
     "Composition",
     "EmptyRows",
     "Entries",
@@ -48,4 +52,5 @@ __all__ = [
     "Storage",
     "StoredAxis",
     "as_entries",
+    "choose_column_parts",
 ]

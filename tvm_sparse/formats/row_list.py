@@ -43,6 +43,8 @@ class RowList(DCSR):
     """
 
     covers = (0,)
+    #: Whether rows without entries are listed.
+    lists_all = True
 
     def __init__(self, order: Order = "rcm") -> None:
         self.order = check_order(order)
@@ -53,7 +55,9 @@ class RowList(DCSR):
         visits = order_rows(self.order, entries, pointers)
         lengths = np.diff(pointers)[visits]
         filled = entries.coordinates[0][pointers[visits]] if entries.count else visits
-        rows = np.concatenate([filled, np.setdiff1d(np.arange(entries.shape[0]), filled)])
+        rows = filled
+        if self.lists_all:
+            rows = np.concatenate([filled, np.setdiff1d(np.arange(entries.shape[0]), filled)])
         indptr = np.full(rows.size + 1, entries.count, index_dtype)
         indptr[0] = 0
         np.cumsum(lengths, out=indptr[1 : lengths.size + 1])
