@@ -102,7 +102,7 @@ def decompose_operands(
         for part in parts
     ]
     if reduced and iteration.init is not None and not first:
-        new.insert(0, _init_iteration(iteration))
+        new.insert(0, _init_iteration(func, iteration))
     changed = replace_iteration(func, iteration, new)
     changed = _with_parameters(changed, operands, parts)
     return _with_shapes(changed, func, operands, parts), [it.name for it in new]
@@ -404,11 +404,26 @@ def _order_loops(
     return loops
 
 
-def _init_iteration(iteration: SparseIteration) -> SparseIteration:
-    """The initialisation of the result, over the spatial iterators that it uses."""
+def _init_iteration(func: SparseFunc, iteration: SparseIteration) -> SparseIteration:
+    """The initialisation of the result, over the spatial iterators that it uses.
+
+    They range over the axes that the result is stored over: those of the operand may be stored under an
+    axis that is reduced.
+    """
+    result_axes: dict[Var, Axis] = {}
+
+    def note(store: tirx.BufferStore) -> None:
+        buffer = func.sparse_buffers.get(store.buffer)
+        for index, axis in zip(store.indices, buffer.axes if buffer is not None else ()):
+            if isinstance(index, Var) and axis.parent_axis is None:
+                result_axes[index] = axis
+
+    tvm_ffi.structural_walk(iteration.init, [(tirx.BufferStore, note)])
     used: set[Var] = set()
     tvm_ffi.structural_walk(iteration.init, [(Var, used.add)])
-    spatial = [(axis, var) for axis, kind, var in iteration.iterators if kind == "S"]
+    spatial = [
+        (result_axes.get(var, axis), var) for axis, kind, var in iteration.iterators if kind == "S"
+    ]
     needed = {axis for axis, var in spatial if var in used}
     for axis in list(needed):
         needed |= set(ancestors(axis))
