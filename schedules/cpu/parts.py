@@ -70,8 +70,9 @@ def schedule(
         share_rows(sch, row, indptr)
         if lean:
             sch.annotate(sch.get_loops(block)[0], "tvm_sparse.lean", True)
+        if lean or part in groups:
             sch.annotate(row, "tvm_sparse.together", groups.get(part, part))
-        else:
+        if not lean:
             version_widths(sch, row, COMMON_WIDTHS)
     for block in names:
         if block.endswith(("_init_0", "_fill_0")):

@@ -17,6 +17,7 @@ from .entries import Entries, as_entries
 from .format import Format, Packed, Storage
 from .hyb import Hyb
 from .layout import Layout, LayoutBuilder, StoredAxis
+from .pieces import FurtherPieces, Pieces
 from .ragged import Ragged
 from .relational_hyb import RelationalHyb
 from .row_list import RowList
@@ -40,12 +41,14 @@ __all__ = [
     "EmptyRows",
     "Entries",
     "Format",
+    "FurtherPieces",
     "Hyb",
     "Layout",
     "LayoutBuilder",
     "LongBucket",
     "Packed",
     "PackedComposition",
+    "Pieces",
     "Ragged",
     "RelationalHyb",
     "RowList",
