@@ -174,7 +174,8 @@ def _cut(body: tirx.Stmt, names: set[Var], pieces: dict[int, tuple[int, Var]]) -
         if node.buffer not in names:
             return mutator.default_mutate(node)
         ordered = dict.fromkeys(piece for _, piece in pieces.values())
-        return tirx.SeqStmt([tirx.AllocBuffer(piece) for piece in ordered])
+        allocations = [tirx.AllocBuffer(piece) for piece in ordered]
+        return tirx.SeqStmt(allocations) if allocations else tirx.Evaluate(0)  # never used
 
     def declare(node: tirx.DeclBuffer, mutator) -> tirx.Stmt:
         return tirx.Evaluate(0) if node.buffer in names else mutator.default_mutate(node)
