@@ -8,6 +8,7 @@ computes entries of its own.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,19 +20,23 @@ from tvm.ir import Expr, TensorLoad, Var
 from ..errors import SparseProgramError
 from ..formats import Format, Layout
 from ..ir import Axis, SparseBuffer, SparseFunc, SparseIteration
-from ..ir.accumulation import accumulation_of
 from ..ir.buffer import ancestors, declare_buffer
 from ..ir.function import TENSORS_ATTR
+from ..ir.verify import unseparated_axes
 from ..transform._layout import size_text
 from ..transform.fill_outputs import COVER_MARK
 from ..transform.promote_accumulators import promote_accumulators
-from .iterations import find_iteration, iterations_of, replace_iteration, with_fields
+from .dependences import check_accumulates, check_reads, stored_buffers
+from .iterations import (
+    axis_title,
+    find_iteration,
+    iterations_of,
+    replace_iteration,
+    with_fields,
+)
+from .padding import check_padding, holds_entry, marking_operand
 
 __all__ = ["decompose_operands"]
-
-
-#: Unsigned integers as wide as a float.
-_BITS = {"float16": "uint16", "bfloat16": "uint16", "float32": "uint32", "float64": "uint64"}
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,10 @@ class _Part:
     @property
     def axes(self) -> list[Axis]:
         return [stored.axis for stored in self.layout.axes]
+
+    @property
+    def parameters(self) -> list[str]:
+        return [*self.arg_names, *(var.name for var in self.layout.params.values())]
 
 
 def decompose_operands(
@@ -80,31 +89,34 @@ def decompose_operands(
         Names of the new iterations, that of the initialisation first if there is one.
     """
     label = f"decompose_format: iteration {iteration_name}"
-    func = promote_accumulators(func)  # the parts add to a result that must not be rounded between
     iteration = find_iteration(func, iteration_name)
     operands = [_operand(func, name, label) for name in operand_names]
     places = _places_of_axes(iteration, operands, label)
-    _check_accesses(func, iteration, operands, places, label)
-    prefix = func.arg_names[_param_index(func, operands[0])]
-    parts = [_part(func, operands, prefix, name, fmt, label) for name, fmt in formats.items()]
-
     reduced = any(iteration.kinds[place] == "R" for place in places)
+    _check_accesses(func, iteration, operands, places, label)
+    _check_neighbours(func, iteration, operands, label)
+    check_reads(iteration, label)
+    if reduced:
+        check_accumulates(iteration, label)
+    parts = _parts(func, iteration, operands, formats, label)
+
     first: tuple[str, ...] = ()
     if reduced:
-        _check_accumulates(iteration, label)
         groups = {**(covering or {}), **{(p.name,): p.format.covers for p in parts}}
         first = _covering_parts(iteration, places, groups)
         parts = sorted(parts, key=lambda part: part.name not in first)
-    new = [
-        _part_iteration(
-            iteration, operands, places, part, with_init=not reduced or part.name in first
-        )
-        for part in parts
-    ]
+    # The parts add to a result that must not be rounded between them.
+    func = promote_accumulators(func, keep={operand.buffer for operand in operands})
+    iteration = find_iteration(func, iteration_name)
+    new: list[SparseIteration] = []
+    for part in parts:
+        keeps_init = iteration.init is not None and (not reduced or part.name in first)
+        new += _part_iterations(iteration, operands, places, part, keeps_init, label)
     if reduced and iteration.init is not None and not first:
         new.insert(0, _init_iteration(iteration))
     changed = replace_iteration(func, iteration, new)
     changed = _with_parameters(changed, operands, parts)
+    _check_names(changed, label)
     return _with_shapes(changed, func, operands, parts), [it.name for it in new]
 
 
@@ -183,19 +195,49 @@ def _check_accesses(
         )
         if any(True for _ in iterations_of(stmt)):
             raise SparseProgramError(f"{label}: it holds iterations; decompose those inside")
-    stored = _stored_buffers(iteration)
     for operand in operands:
-        if operand.buffer in stored and _used_outside(func, iteration, operand.buffer):
+        _check_operand_elsewhere(func, iteration, operand, label)
+
+
+def _check_operand_elsewhere(
+    func: SparseFunc, iteration: SparseIteration, operand: SparseBuffer, label: str
+) -> None:
+    """A result that is held in parts exists nowhere else, and parts are not computed elsewhere."""
+    if not _used_outside(func, iteration, operand.buffer):
+        return
+    if operand.buffer in stored_buffers(iteration):
+        raise SparseProgramError(
+            f"{label}: operand {operand.name} is a result that other statements use as well, and "
+            "they would not see its parts"
+        )
+    if operand.buffer in stored_buffers(func.body):
+        raise SparseProgramError(
+            f"{label}: operand {operand.name} is computed by other statements, which would not fill "
+            "its parts"
+        )
+
+
+def _check_neighbours(
+    func: SparseFunc, iteration: SparseIteration, operands: Sequence[SparseBuffer], label: str
+) -> None:
+    """What shares axes with an operand is searched by coordinates, once the operand's are gone."""
+    axes = set(operands[0].axes)
+    for axis, _, var in iteration.iterators:
+        if axis not in axes and set(ancestors(axis)) & axes:
+            parent = next(found for found in ancestors(axis) if found in axes)
             raise SparseProgramError(
-                f"{label}: operand {operand.name} is a result that other statements use as well, and "
-                "they would not see its parts"
+                f"{label}: axis {axis_title(axis, [var])} is stored under axis {parent.name} of operand "
+                f"{operands[0].name}, which would not be iterated any more"
             )
-
-
-def _stored_buffers(node: tvm_ffi.Object) -> set[Var]:
-    found: set[Var] = set()
-    tvm_ffi.structural_walk(node, [(tirx.BufferStore, lambda store: found.add(store.buffer))])
-    return found
+    for other in [*func.buffers, *func.temporaries]:
+        shared = [axis for axis in other.axes if axis in axes and not getattr(axis, "unique", True)]
+        used = _count_uses(iteration, other.buffer)
+        if shared and used and not any(other.same_as(operand) for operand in operands):
+            names = ", ".join(repr(buffer.name) for buffer in [*operands, other])
+            raise SparseProgramError(
+                f"{label}: {other.name} is stored over axis {shared[0].name} too, which may repeat "
+                f"coordinates, so that it cannot be searched for them; decompose [{names}] together"
+            )
 
 
 def _used_outside(func: SparseFunc, iteration: SparseIteration, buffer: Var) -> bool:
@@ -219,19 +261,39 @@ def _count_uses(node: tvm_ffi.Object, buffer: Var) -> int:
     return len(uses)
 
 
-def _check_accumulates(iteration: SparseIteration, label: str) -> None:
-    """Every statement accumulates, so that the parts may add to the same result one after another."""
-    stores: list[tirx.BufferStore] = []
-    tvm_ffi.structural_walk(iteration.body, [(tirx.BufferStore, stores.append)])
-    for store in stores:
-        accumulation_of(store, label)
-
-
 def _names(axes: Sequence[Axis]) -> str:
     return ", ".join(axis.name for axis in axes)
 
 
 # --- the parts ---------------------------------------------------------------------------------
+
+
+def _parts(
+    func: SparseFunc,
+    iteration: SparseIteration,
+    operands: Sequence[SparseBuffer],
+    formats: Mapping[str, Format],
+    label: str,
+) -> list[_Part]:
+    """Declare the parts, whose parameters must not have names of others."""
+    prefix = func.arg_names[_param_index(func, operands[0])]
+    parts = [_part(func, operands, prefix, name, fmt, label) for name, fmt in formats.items()]
+    replaced = {
+        func.arg_names[_param_index(func, operand)]
+        for operand in operands
+        if not _used_outside(func, iteration, operand.buffer)
+    }
+    taken = {*func.arg_names} - replaced
+    for part in parts:
+        clash = sorted(taken & {*part.parameters})
+        if clash:
+            hint = "give it another name" if part.name else "pass a dict with a name for the format"
+            raise SparseProgramError(
+                f"{label}: part {part.name!r} needs parameters that exist already "
+                f"({', '.join(clash)}); {hint}"
+            )
+        taken |= {*part.parameters}
+    return parts
 
 
 def _part(
@@ -253,14 +315,6 @@ def _part(
     suffix = f"_{name}" if name else ""
     layout = fmt.layout(f"{prefix}{suffix}", shape, index_dtype)
     old = [func.arg_names[_param_index(func, operand)] for operand in operands]
-    arg_names = [f"{arg}{suffix}" for arg in old]
-    needed = {*arg_names, *(var.name for var in layout.params.values())}
-    taken = ({*func.arg_names} - {*old}) & needed
-    if taken:
-        raise SparseProgramError(
-            f"{label}: part {name!r} needs parameters that exist already ({', '.join(sorted(taken))}); "
-            "give it another name"
-        )
     lengths = [stored.axis.length for stored in layout.axes]
     buffers = [
         SparseBuffer(
@@ -270,7 +324,7 @@ def _part(
         )
         for operand in operands
     ]
-    return _Part(name, fmt, layout, buffers, arg_names)
+    return _Part(name, fmt, layout, buffers, [f"{arg}{suffix}" for arg in old])
 
 
 def _covering_parts(
@@ -285,20 +339,56 @@ def _covering_parts(
     return next((names for names, covers in groups.items() if spatial <= set(covers)), ())
 
 
+def _part_iterations(
+    iteration: SparseIteration,
+    operands: Sequence[SparseBuffer],
+    places: Sequence[int],
+    part: _Part,
+    keeps_init: bool,
+    label: str,
+) -> list[SparseIteration]:
+    """The iteration over the axes of one part, in place of those of the operand.
+
+    A part that initialises no more than the places of its entries does so in an iteration of its own
+    first, if its loops visit other places too (padding), or some of them several entries of one place.
+    """
+    inits_entries = keeps_init and all(iteration.kinds[place] == "S" for place in places)
+    marking = None
+    if part.format.marks_padding:
+        marking = marking_operand(iteration, operands)
+        if marking is None:
+            check_padding(iteration, operands, part.format, inits_entries, label)
+    whole = _part_iteration(iteration, operands, places, part, keeps_init, marking)
+    is_own = stored_buffers(iteration) <= {operand.buffer for operand in operands}
+    if not inits_entries or is_own:
+        return [whole]
+    stored = set(part.axes)
+    repeats = any(kind == "R" and axis in stored for axis, kind, _ in whole.iterators)
+    if marking is None and not repeats:
+        return [whole]
+    check_accumulates(iteration, label)
+    return [_init_of_part(whole, part, marking), with_fields(whole, init=None)]
+
+
 def _part_iteration(
     iteration: SparseIteration,
     operands: Sequence[SparseBuffer],
     places: Sequence[int],
     part: _Part,
-    with_init: bool,
+    keeps_init: bool,
+    marking: int | None,
 ) -> SparseIteration:
-    """The iteration over the axes of one part, in place of those of the operand."""
-    stored_vars = [
-        Var(_iterator_name(iteration, places, stored.dims, axis), axis.dtype)
+    names = [
+        _iterator_name(iteration, places, stored.dims, axis)
         for stored, axis in zip(part.layout.axes, part.axes)
     ]
-    stored_vars = _distinct_names(stored_vars, iteration)
-    loops = _order_loops(iteration, places, part, stored_vars)
+    others = [v.name for place, v in enumerate(iteration.iter_vars) if place not in places]
+    stored_vars = [
+        Var(name, axis.dtype) for name, axis in zip(_distinct_names(names, others), part.axes)
+    ]
+    by_operand = {o.buffer: b.buffer for o, b in zip(operands, part.buffers)}
+    is_own = stored_buffers(iteration) <= set(by_operand)
+    loops = _order_loops(iteration, places, part, stored_vars, is_own)
     coordinates = part.layout.to_tensor(stored_vars)
     values = {
         iteration.iter_vars[place]: expr.astype(str(iteration.iter_vars[place].ty.dtype))
@@ -308,7 +398,6 @@ def _part_iteration(
         if place not in places:
             values[var] = Var(var.name, str(var.ty.dtype))
     loops = [(axis, kind, values.get(var, var)) for axis, kind, var in loops]
-    by_operand = {o.buffer: b.buffer for o, b in zip(operands, part.buffers)}
 
     def rewrite(stmt: tirx.Stmt) -> tirx.Stmt:
         def load(node: TensorLoad, mutator) -> Expr:
@@ -330,14 +419,14 @@ def _part_iteration(
             stmt, [(TensorLoad, load), (tirx.BufferStore, store), (Var, variable)]
         )
 
-    init = rewrite(iteration.init) if with_init and iteration.init is not None else None
+    init = rewrite(iteration.init) if keeps_init else None
     annotations = dict(iteration.annotations)
     if init is not None and any(iteration.kinds[place] == "R" for place in places):
         annotations[COVER_MARK] = True
     body = rewrite(iteration.body)
-    if part.format.marks_padding:
-        body = _without_padding(body, part, stored_vars)
-    return SparseIteration(
+    if marking is not None:
+        body = tirx.IfThenElse(holds_entry(part.buffers[marking], stored_vars), body, None)
+    node = SparseIteration(
         axes=[axis for axis, _, _ in loops],
         kinds="".join(kind for _, kind, _ in loops),
         iter_vars=[var for _, _, var in loops],
@@ -347,17 +436,34 @@ def _part_iteration(
         annotations=annotations,
         span=iteration.span,
     )
+    shared = {axis for _, axis in unseparated_axes(node)} & set(part.axes)
+    kinds = ("R" if axis in shared else kind for axis, kind, _ in node.iterators)
+    return with_fields(node, kinds="".join(kinds))
 
 
-def _without_padding(body: tirx.Stmt, part: _Part, stored_vars: Sequence[Var]) -> tirx.Stmt:
-    """Run a body for entries alone: all bits of a padding slot are zero, and those of no entry are."""
-    stored = _stored_buffers(body)
-    for buffer in part.buffers:
-        bits = _BITS.get(buffer.dtype)
-        if bits is not None and buffer.buffer not in stored:
-            value = tirx.reinterpret(bits, tirx.BufferLoad(buffer.buffer, stored_vars))
-            return tirx.IfThenElse(tirx.NE(value, tirx.const(0, bits)), body, None)
-    return body
+def _init_of_part(whole: SparseIteration, part: _Part, marking: int | None) -> SparseIteration:
+    """The initialisation of the places of a part's entries: no loop over reductions."""
+    stored = set(part.axes)
+    kept = {axis for axis, kind, _ in whole.iterators if kind == "S"} | stored
+    for axis in list(kept):
+        kept |= set(ancestors(axis))
+    chosen = [(axis, kind, var) for axis, kind, var in whole.iterators if axis in kept]
+    body = whole.init
+    if marking is not None:
+        variables = {axis: var for axis, _, var in chosen}
+        slot = [variables[axis] for axis in part.axes]
+        body = tirx.IfThenElse(holds_entry(part.buffers[marking], slot), body, None)
+    fresh = {var: Var(var.name, str(var.ty.dtype)) for _, _, var in chosen}
+    return with_fields(
+        whole,
+        axes=[axis for axis, _, _ in chosen],
+        kinds="".join(kind for _, kind, _ in chosen),
+        iter_vars=list(fresh.values()),
+        body=tvm_ffi.structural_map(body, [(Var, lambda var: fresh.get(var, var))]),
+        init=None,
+        name=f"{whole.name}_init",
+        annotations={},
+    )
 
 
 def _iterator_name(
@@ -369,24 +475,32 @@ def _iterator_name(
     return axis.name.rpartition("_")[2].lower()
 
 
-def _distinct_names(variables: Sequence[Var], iteration: SparseIteration) -> list[Var]:
+def _distinct_names(names: Sequence[str], others: Sequence[str]) -> list[str]:
     """Number iterators of the same name: ``i_0, i_1`` for block and row within the block."""
-    names = [var.name for var in variables]
-    taken = {var.name for var in iteration.iter_vars}
-    renamed = []
-    for k, var in enumerate(variables):
-        if names.count(var.name) > 1:
-            renamed.append(Var(f"{var.name}_{names[:k].count(var.name)}", str(var.ty.dtype)))
-        else:
-            renamed.append(var)
-    del taken
-    return renamed
+    taken = set(others)
+    distinct: list[str] = []
+    for name in names:
+        numbers = itertools.count()
+        is_repeated = names.count(name) > 1
+        chosen = f"{name}_{next(numbers)}" if is_repeated else name
+        while chosen in taken:
+            chosen = f"{name}_{next(numbers)}"
+        taken.add(chosen)
+        distinct.append(chosen)
+    return distinct
 
 
 def _order_loops(
-    iteration: SparseIteration, places: Sequence[int], part: _Part, stored_vars: Sequence[Var]
+    iteration: SparseIteration,
+    places: Sequence[int],
+    part: _Part,
+    stored_vars: Sequence[Var],
+    is_own: bool,
 ) -> list[tuple[Axis, str, Var]]:
-    """Loops of a part: each stored axis where its last dimension was, and never before its parent."""
+    """Loops of a part: each stored axis where its first dimension was, and never before its parent.
+
+    All results are the operands' ``is_own``: then every entry has a place of its own.
+    """
     slots: list[list[tuple[Axis, str, Var]]] = [[] for _ in iteration.iter_vars]
     where: dict[Axis, int] = {}
     for stored, var in zip(part.layout.axes, stored_vars):
@@ -396,7 +510,7 @@ def _order_loops(
             place = max(place, where.get(ancestor, 0))
         where[axis] = place
         kinds = {iteration.kinds[places[dim]] for dim in stored.dims}
-        kind = "S" if kinds == {"S"} and stored.distinct else "R"
+        kind = "S" if kinds == {"S"} and (stored.distinct or is_own) else "R"
         slots[place].append((axis, kind, var))
     loops = []
     for place, (axis, kind, var) in enumerate(iteration.iterators):
@@ -481,6 +595,16 @@ def _with_shapes(
         known[before.arg_names[_param_index(before, operand)]] = shape
         known |= {part.arg_names[k]: shape for part in parts}
     return func.with_attr(TENSORS_ATTR, json.dumps(known))
+
+
+def _check_names(func: SparseFunc, label: str) -> None:
+    """Iterations are known by their names."""
+    names = [iteration.name for iteration in iterations_of(func)]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise SparseProgramError(
+            f"{label}: two iterations would be called {repeated[0]}; give the part another name"
+        )
 
 
 def _axes_in_use(func: SparseFunc, buffers: Sequence[SparseBuffer]) -> set[Axis]:

@@ -7,11 +7,14 @@ iterations may write parts of it.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, TensorLoad, Var
 
 from ..ir import SparseBuffer, SparseFunc, SparseIteration
+from ..ir.buffer import declare_buffer
 from .fill_outputs import buffer_roles
 
 __all__ = ["promote_accumulators"]
@@ -20,9 +23,23 @@ _HALF = ("float16", "bfloat16")
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
 
 
-def promote_accumulators(func: SparseFunc) -> SparseFunc:
+def promote_accumulators(func: SparseFunc, keep: Collection[Var] = ()) -> SparseFunc:
     """Rewrite reductions into float16 or bfloat16 buffers.
 
+    Parameters
+    ----------
+    func : SparseFunc
+        The function.
+    keep : collection of tvm.ir.Var
+        Buffers to leave as they are.
+
+    Returns
+    -------
+    SparseFunc
+        The function itself if it has no such reductions.
+
+    Notes
+    -----
     Before::
 
         with S.sp_iter([I, J], "SR", "rows") as [i, j]:
@@ -42,7 +59,7 @@ def promote_accumulators(func: SparseFunc) -> SparseFunc:
 
     A buffer that the program reads before it writes it is copied to the temporary first.
     """
-    targets = _half_targets(func)
+    targets = [(buffer, name) for buffer, name in _half_targets(func) if buffer.buffer not in keep]
     if not targets:
         return func
     sums: dict[Var, Var] = {}
@@ -51,7 +68,7 @@ def promote_accumulators(func: SparseFunc) -> SparseFunc:
     casts: list[tirx.Stmt] = []
     roles = buffer_roles(func)
     for buffer, name in targets:
-        wide = tirx.decl_buffer(buffer.buffer.ty.shape, "float32", f"{buffer.name}_sum")
+        wide = declare_buffer(buffer.buffer.ty.shape, "float32", f"{buffer.name}_sum")
         sums[buffer.buffer] = wide
         default = _widen(buffer.default)
         temporaries.append(SparseBuffer(buffer=wide, axes=list(buffer.axes), default=default))
