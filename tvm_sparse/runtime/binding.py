@@ -44,7 +44,7 @@ class Binding:
         self, signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
         self.signature = signature
-        self.packed_shapes: dict[str, Sequence[int]] = {}
+        self.packed: dict[str, Any] = {}
         self.values = self._assign(args, kwargs)
         self.framework = framework_of(
             [value for name, value in self.values.items() if name in signature.inputs]
@@ -82,7 +82,7 @@ class Binding:
             if not hasattr(value, "arguments") or not hasattr(value, "nbytes"):
                 yield key, value
                 continue
-            self.packed_shapes[key] = value.shape
+            self.packed[key] = value
             for name, part in value.arguments(key).items():
                 if name in self.signature.by_name:
                     yield name, part
@@ -272,9 +272,9 @@ class Binding:
             for name, arrays in self.matrices.items()
             for text, value in arrays.sizes
         ]
-        for name, shape in self.packed_shapes.items():
+        for name, packed in self.packed.items():
             texts = self.signature.tensors.get(name, [])
-            equations += [(name, dimension(t), size) for t, size in zip(texts, shape)]
+            equations += [(name, dimension(t), size) for t, size in zip(texts, packed.shape)]
         for name, view in self.views.items():
             shape = self.signature.shapes[name]
             if view.ndim == len(shape) and name not in self.matrices:
@@ -355,6 +355,10 @@ class Binding:
             )
 
     def _check_structure(self, level: str) -> None:
+        if level == "full":
+            for packed in self.packed.values():
+                if hasattr(packed, "check"):
+                    packed.check()  # the parts of a composition, against each other
         for axis in self.signature.given_axes:
             self._check_ends(axis)
             extent = self.signature.extent(axis, "length")
