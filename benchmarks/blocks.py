@@ -130,9 +130,12 @@ def pruned(folder: Path) -> dict[str, sp.bsr_matrix]:
 def _contenders(matrix: sp.bsr_matrix, features: int) -> dict:
     """Bind and check all contenders."""
     from . import ours, peers  # noqa: PLC0415
+    from .aligned import aligned  # noqa: PLC0415
     from .run import checked, reference  # noqa: PLC0415
 
-    dense = np.random.default_rng(2).standard_normal((matrix.shape[1], features), np.float32)
+    dense = aligned(
+        np.random.default_rng(2).standard_normal((matrix.shape[1], features), np.float32)
+    )
     rows = sp.csr_matrix(matrix)
     bound = {
         "torch bsr": peers.torch_bsr_product(matrix, dense),

@@ -78,12 +78,15 @@ def _case(name: str, matrix: sp.csr_matrix, features: int, threads: int, bandwid
     from tvm_sparse import schedules  # noqa: PLC0415
 
     from . import ours, peers  # noqa: PLC0415
+    from .aligned import aligned  # noqa: PLC0415
     from .limits import compulsory_bytes  # noqa: PLC0415
     from .run import checked, reference  # noqa: PLC0415
     from .timing import interleave  # noqa: PLC0415
 
     choice = schedules.spmm.choose_format(matrix, features)
-    dense = np.random.default_rng(1).standard_normal((matrix.shape[1], features), np.float32)
+    dense = aligned(
+        np.random.default_rng(1).standard_normal((matrix.shape[1], features), np.float32)
+    )
     bound = {
         _CSR: ours.bind("spmm", matrix, [dense], special=True),
         _BEST: ours.bind_packed(choice.kernel, choice.packed, dense),
@@ -141,11 +144,14 @@ def _hub_case(features: int, threads: int, rounds: int) -> dict:
     from tvm_sparse.formats import CSR  # noqa: PLC0415
 
     from . import ours  # noqa: PLC0415
+    from .aligned import aligned  # noqa: PLC0415
     from .run import checked, reference  # noqa: PLC0415
     from .timing import interleave  # noqa: PLC0415
 
     matrix = _with_hub()
-    dense = np.random.default_rng(1).standard_normal((matrix.shape[1], features), np.float32)
+    dense = aligned(
+        np.random.default_rng(1).standard_normal((matrix.shape[1], features), np.float32)
+    )
     by_count = compile(_shared_by_count(features))
     packed = CSR().pack(matrix)
     default = schedules.spmm.build(features=features, formats=CSR())

@@ -18,6 +18,8 @@ from tvm_sparse import schedules
 from tvm_sparse.formats import Packed, PackedComposition
 from tvm_sparse.runtime import Executable
 
+from .aligned import aligned_empty
+
 __all__ = ["bind", "bind_packed"]
 
 
@@ -75,7 +77,8 @@ def bind_packed(
     dense : numpy.ndarray
         The dense operand.
     """
-    result = np.full((packed.shape[0], dense.shape[1]), np.nan, np.float32)
+    result = aligned_empty((packed.shape[0], dense.shape[1]))
+    result[:] = np.nan
     arguments = kernel["spmm"].arguments(a=packed, b=dense, c=result)
     function = kernel.module.get_function("spmm")
     return lambda: function(*arguments), lambda: result

@@ -18,6 +18,8 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from .aligned import aligned_empty
+
 __all__ = ["PEERS", "set_threads"]
 
 Bound = tuple[Callable[[], object], Callable[[], np.ndarray]]
@@ -137,27 +139,27 @@ def _numba_segment_sum(indptr, rows, c):
 
 def numba_spmm(matrix: sp.csr_matrix, b: np.ndarray) -> Bound:
     """A loop nest over rows, entries and features."""
-    c = np.empty((matrix.shape[0], b.shape[1]), np.float32)
+    c = aligned_empty((matrix.shape[0], b.shape[1]))
     arguments = (matrix.indptr, matrix.indices, matrix.data, b, c)
     return lambda: _numba_spmm(*arguments), lambda: c
 
 
 def numba_spmv(matrix: sp.csr_matrix, x: np.ndarray) -> Bound:
     """A loop nest over rows and entries."""
-    y = np.empty(matrix.shape[0], np.float32)
+    y = aligned_empty((matrix.shape[0],))
     arguments = (matrix.indptr, matrix.indices, matrix.data, x, y)
     return lambda: _numba_spmv(*arguments), lambda: y
 
 
 def numba_sddmm(matrix: sp.csr_matrix, x: np.ndarray, y: np.ndarray) -> Bound:
     """A loop nest over rows, entries and features."""
-    c = np.empty(matrix.nnz, np.float32)
+    c = aligned_empty((matrix.nnz,))
     return lambda: _numba_sddmm(matrix.indptr, matrix.indices, x, y, c), lambda: c
 
 
 def numba_segment_sum(matrix: sp.csr_matrix, rows: np.ndarray) -> Bound:
     """A loop nest over segments, rows and features."""
-    c = np.empty((matrix.shape[0], rows.shape[1]), np.float32)
+    c = aligned_empty((matrix.shape[0], rows.shape[1]))
     return lambda: _numba_segment_sum(matrix.indptr, rows, c), lambda: c
 
 
@@ -220,7 +222,7 @@ def _keeping(call: Callable[[], object], *arrays: object) -> Callable[[], object
 def mkl_spmm(matrix: sp.csr_matrix | sp.bsr_matrix, b: np.ndarray) -> Bound:
     """``mkl_sparse_s_mm`` on an optimized handle of CSR, or of BSR with square blocks."""
     features = b.shape[1]
-    c = np.empty((matrix.shape[0], features), np.float32)
+    c = aligned_empty((matrix.shape[0], features))
     handle = _mkl_bsr_handle(matrix) if matrix.format == "bsr" else _mkl_handle(matrix)
     mkl = _mkl()
     hint = (_NO_TRANSPOSE, _GENERAL, _ROW_MAJOR, features, _EXPECTED_CALLS)
@@ -234,7 +236,7 @@ def mkl_spmm(matrix: sp.csr_matrix | sp.bsr_matrix, b: np.ndarray) -> Bound:
 
 def mkl_spmv(matrix: sp.csr_matrix, x: np.ndarray) -> Bound:
     """``mkl_sparse_s_mv`` on an optimized handle."""
-    y = np.empty(matrix.shape[0], np.float32)
+    y = aligned_empty((matrix.shape[0],))
     handle, mkl = _mkl_handle(matrix), _mkl()
     _checked(mkl.mkl_sparse_set_mv_hint(handle, _NO_TRANSPOSE, _GENERAL, _EXPECTED_CALLS))
     _checked(mkl.mkl_sparse_optimize(handle))

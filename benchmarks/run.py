@@ -14,6 +14,7 @@ from rich.table import Table
 from tvm_sparse.runtime import set_num_threads
 
 from . import matrices, ours, peers
+from .aligned import aligned
 from .cpu import ENVIRONMENT
 from .limits import Bandwidth, compulsory_bytes
 from .timing import Times, geometric_mean, interleave
@@ -101,7 +102,7 @@ def _operands(operator: str, matrix: sp.csr_matrix, features: int) -> list[np.nd
         "sddmm": [(rows, features), (columns, features)],
         "segment_sum": [(matrix.nnz, features)],
     }[operator]
-    return [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
+    return [aligned(rng.standard_normal(shape, dtype=np.float32)) for shape in shapes]
 
 
 def reference(

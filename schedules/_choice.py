@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+import tvm
 
 from ..formats import (
     BSR,
@@ -126,6 +127,7 @@ def choose_format(
     candidates = dict(candidates or candidate_formats(matrix, features, dtype))
     dense = np.random.default_rng(0).standard_normal((matrix.shape[1], features)).astype(dtype)
     expected = reference(matrix, dense)
+    operand = tvm.runtime.tensor(dense)  # aligned, so that all candidates see the same memory
     packed, kernels, calls = {}, {}, {}
     for name, fmt in candidates.items():
         fitted = fmt.fitted(matrix) if hasattr(fmt, "fitted") else fmt
@@ -133,11 +135,11 @@ def choose_format(
         packed[name] = fitted.pack(matrix)
         kernels[name] = build(dtype, features=features, formats=fitted, target=target)
         function = kernels[name]["spmm"]
-        result = np.full(expected.shape, np.nan, dtype)
-        arguments = function.arguments(a=packed[name], b=dense, c=result)
+        result = tvm.runtime.tensor(np.full(expected.shape, np.nan, dtype))
+        arguments = function.arguments(a=packed[name], b=operand, c=result)
         calls[name] = lambda function=function, arguments=arguments: function(*arguments)
         calls[name]()
-        if not same_result(result, expected, 1e-4):
+        if not same_result(result.numpy(), expected, 1e-4):
             raise RuntimeError(f"candidates: wrong result with {name} ({fitted!r})")
     samples = np.array(
         [[seconds_per_call(call, _SLICE) for call in calls.values()] for _ in range(rounds)]
