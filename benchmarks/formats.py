@@ -28,7 +28,7 @@ def main() -> None:
     add("--matrices", nargs="+", help="only these matrices")
     add("--features", type=int, nargs="+", default=[64, 256])
     add("--threads", type=int, nargs="+", default=[2])
-    add("--rounds", type=int, default=9, help="rounds over all contenders")
+    add("--rounds", type=int, default=31, help="rounds over all contenders")
     add("--json", type=Path, help="write all results to this file")
     options = parser.parse_args()
     restart_with(ENVIRONMENT, "benchmarks.formats")
@@ -83,7 +83,7 @@ def _case(name: str, matrix: sp.csr_matrix, features: int, threads: int, bandwid
     from .run import checked, reference  # noqa: PLC0415
     from .timing import interleave  # noqa: PLC0415
 
-    choice = schedules.spmm.choose_format(matrix, features)
+    choice = schedules.spmm.choose_format(matrix, features, rounds=rounds)
     dense = aligned(
         np.random.default_rng(1).standard_normal((matrix.shape[1], features), np.float32)
     )
