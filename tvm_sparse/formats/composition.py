@@ -269,6 +269,10 @@ class PackedComposition:
             for key, argument in part.arguments(f"{name}_{part_name}").items()
         }
 
+    def formats(self, name: str) -> dict[str, str]:
+        """Return the names of the parts' formats by those of their values among the arguments."""
+        return {f"{name}_{part_name}": part.format.name for part_name, part in self.parts.items()}
+
     def check(self) -> None:
         """Validate the parts' arrays against each other: ``validate="full"`` of a kernel's arguments.
 

@@ -222,6 +222,10 @@ class Packed:
         parts = {**self.storage.arrays, **self.storage.sizes}
         return {name: self.values, **{f"{name}_{key}": part for key, part in parts.items()}}
 
+    def formats(self, name: str) -> dict[str, str]:
+        """Return the name of the format by that of its values among the arguments."""
+        return {name: self.format.name}
+
     def plot(self, ax: Any = None) -> Any:
         """Draw where entries lie in the matrix, coloured in the order in which they are stored.
 

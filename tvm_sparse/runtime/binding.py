@@ -79,31 +79,71 @@ class Binding:
     def _expand_packed(self, kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Replace tensors packed in formats by their arrays and sizes, each a parameter."""
         for key, value in kwargs.items():
-            if not hasattr(value, "arguments") or not hasattr(value, "nbytes"):
+            if not _is_packed(value):
                 yield key, value
                 continue
             self.packed_shapes[key] = value.shape
+            self._check_formats(key, value.formats(key))
             for name, part in value.arguments(key).items():
                 if name in self.signature.by_name:
                     yield name, part
                 elif isinstance(part, np.ndarray):
-                    raise TypeError(
-                        f"{self.signature.function}: argument {key!r} is packed with an array "
-                        f"{name!r}, which the kernel does not take; it takes "
-                        f"{', '.join(self.signature.names)}"
-                    )
+                    raise TypeError(self._other_parts(key, name))
+
+    def _check_formats(self, key: str, formats: Mapping[str, str]) -> None:
+        """Refuse a tensor packed in another format than the kernel reads."""
+        for name, packed in formats.items():
+            expected = self.signature.formats.get(name, packed)
+            if packed != expected:
+                where = f" for {name!r}" if name != key else ""
+                raise TypeError(
+                    f"{self.signature.label(key)}: expected a tensor packed as {expected}{where}, "
+                    f"found one packed as {packed}"
+                )
+
+    def _other_parts(self, key: str, array: str) -> str:
+        """Say why the kernel does not take an array of a packed tensor, and what to pass."""
+        signature = self.signature
+        if key not in signature.tensors:
+            wanted = f"it holds {key!r} in no format, pass unpack() of the tensor"
+        else:
+            wanted = f"it takes {', '.join(signature.names)}"
+        return (
+            f"{signature.function}: argument {key!r} is packed with an array {array!r}, which the "
+            f"kernel does not take; {wanted}"
+        )
+
+    def _unexpected(self, key: str) -> str:
+        signature = self.signature
+        parts = [
+            f"{name} as {fmt}"
+            for name, fmt in signature.formats.items()
+            if name.startswith(f"{key}_") and name in signature.by_name
+        ]
+        if key in signature.tensors and parts:
+            return (
+                f"{signature.label(key)}: expected a tensor packed as a sum of parts "
+                f"({', '.join(parts)}); pass what the pack() of the composition returns"
+            )
+        return (
+            f"{signature.function}: unexpected argument {key!r}; expected some of "
+            f"{', '.join(signature.names)}"
+        )
 
     def _assign(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Map arguments to parameter names."""
         signature = self.signature
+        for place, value in enumerate(args):
+            if _is_packed(value):
+                raise TypeError(
+                    f"{signature.function}: expected packed tensors by name, as in "
+                    f"{next(iter(signature.tensors), 'a')}=, found one as argument {place + 1}"
+                )
         named = {}
         for key, value in self._expand_packed(kwargs):
             name = signature.aliases.get(key, key)
             if name not in signature.by_name:
-                raise TypeError(
-                    f"{signature.function}: unexpected argument {key!r}; expected some of "
-                    f"{', '.join(signature.names)}"
-                )
+                raise TypeError(self._unexpected(key))
             if name in named:
                 raise TypeError(f"{signature.label(name)}: given twice")
             named[name] = value
@@ -177,7 +217,10 @@ class Binding:
             if matrix is None or not is_sparse_matrix(matrix):
                 continue
             label = signature.label(name)
-            arrays = unpack_sparse(label, matrix, signature.sparse_axes(name), self._known())
+            if name in signature.tensors:
+                self.packed_shapes[name] = matrix.shape
+            axes, fmt = signature.sparse_axes(name), signature.formats.get(name)
+            arrays = unpack_sparse(label, matrix, axes, self._known(), fmt)
             for other, indices in arrays.indices.items():
                 if self.values.get(other) is not None:
                     raise TypeError(
@@ -257,8 +300,10 @@ class Binding:
     def _sparse_forms(self, name: str) -> str:
         """Say in which forms a sparse buffer is passed."""
         arrays = ", ".join(map(repr, [name, *self.signature.index_arrays(name)]))
-        if not accepts_matrices(self.signature.sparse_axes(name)):
-            return f"the arrays {arrays}"
+        signature = self.signature
+        fmt = signature.formats.get(name)
+        if not accepts_matrices(signature.sparse_axes(name), fmt):
+            return f"the arrays {arrays}" if fmt is None else f"a tensor packed as {fmt}"
         return f"a SciPy or PyTorch sparse matrix, or the arrays {arrays}"
 
     def _known(self) -> dict[str, Any]:
@@ -462,6 +507,11 @@ class Binding:
 def _packed(view: np.ndarray) -> np.ndarray:
     """Copy into fresh, contiguous, aligned, native memory."""
     return view.astype(view.dtype.newbyteorder("="), order="C", copy=True)
+
+
+def _is_packed(value: Any) -> bool:
+    """Tell whether a value is a tensor packed in a format or a composition."""
+    return hasattr(value, "arguments") and hasattr(value, "formats")
 
 
 def _scalar(label: str, value: Any, dtype: str) -> Any:

@@ -21,7 +21,7 @@ from ..formats import Format, Layout
 from ..ir import Axis, SparseBuffer, SparseFunc, SparseIteration
 from ..ir.accumulation import accumulation_of
 from ..ir.buffer import ancestors, declare_buffer
-from ..ir.function import TENSORS_ATTR
+from ..ir.function import FORMATS_ATTR, TENSORS_ATTR
 from ..transform._layout import size_text
 from ..transform.promote_accumulators import promote_accumulators
 from .iterations import find_iteration, iterations_of, replace_iteration, with_fields
@@ -97,7 +97,7 @@ def decompose_operands(
         new.insert(0, _init_iteration(iteration))
     changed = replace_iteration(func, iteration, new)
     changed = _with_parameters(changed, operands, parts)
-    return _with_shapes(changed, func, operands, parts), [it.name for it in new]
+    return _with_tensors(changed, func, operands, parts), [it.name for it in new]
 
 
 # --- what may be decomposed --------------------------------------------------------------------
@@ -457,17 +457,22 @@ def _with_parameters(
     )
 
 
-def _with_shapes(
+def _with_tensors(
     func: SparseFunc, before: SparseFunc, operands: Sequence[SparseBuffer], parts: Sequence[_Part]
 ) -> SparseFunc:
-    """Note the shapes of the tensors, so that a packed one tells the sizes of the program."""
+    """Note shapes of tensors, which tell the sizes of the program, and the format of each part."""
     names = dict(zip(func.params, func.arg_names))
     shape = [size_text(axis.length, names) for axis in operands[0].axes]
-    known = json.loads(str((func.attrs or {}).get(TENSORS_ATTR, "{}")))
+    shapes, formats = (
+        json.loads(str((func.attrs or {}).get(attr, "{}"))) for attr in (TENSORS_ATTR, FORMATS_ATTR)
+    )
     for k, operand in enumerate(operands):
-        known[before.arg_names[_param_index(before, operand)]] = shape
-        known |= {part.arg_names[k]: shape for part in parts}
-    return func.with_attr(TENSORS_ATTR, json.dumps(known))
+        shapes[before.arg_names[_param_index(before, operand)]] = shape
+        for part in parts:
+            shapes[part.arg_names[k]] = shape
+            formats[part.arg_names[k]] = part.format.name
+    func = func.with_attr(TENSORS_ATTR, json.dumps(shapes))
+    return func.with_attr(FORMATS_ATTR, json.dumps(formats))
 
 
 def _axes_in_use(func: SparseFunc, buffers: Sequence[SparseBuffer]) -> set[Axis]:
