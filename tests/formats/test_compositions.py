@@ -213,11 +213,19 @@ def test_arguments_are_those_of_all_parts():
     ]
 
 
+def test_parts_without_names_go_by_those_of_their_formats():
+    assert list(Composition([BSR(2, 2, min_fill=0.5), CSR()]).parts) == ["bsr2x2", "csr"]
+
+
 def test_descriptions_that_make_no_sense_are_refused():
-    with pytest.raises(
-        ValueError, match=r"expected one or more for tensors of one rank, found none"
-    ):
+    with pytest.raises(ValueError, match=r"parts: expected one format or more, found none"):
         Composition({})
+    with pytest.raises(TypeError, match=r"formats by name or a sequence of them, found <CSR csr>"):
+        Composition(CSR())
+    with pytest.raises(TypeError, match=r"each part, found Hyb\(.*; name its parts, as in \*\*hyb"):
+        Composition({"blocks": BSR(2, 2), "rest": Hyb()})
+    with pytest.raises(ValueError, match=r"two have the same name; pass a dict"):
+        Composition([CSR(), CSR()])
     with pytest.raises(ValueError, match=r"one rank, found a of 2, b of 3"):
         Composition({"a": CSR(), "b": COO(rank=3)})
     with pytest.raises(ValueError, match=r"names that are identifiers, found 'a b'"):

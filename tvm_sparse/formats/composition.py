@@ -6,7 +6,7 @@ are disjoint and together hold the whole tensor by construction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,9 +32,9 @@ class Composition:
 
     Parameters
     ----------
-    parts : mapping of str to Format
-        Each takes, in order, what it stores well (:meth:`Format.takes`) of what is left; the last one
-        usually takes all.
+    parts : mapping of str to Format, or sequence of Format
+        By name; those of a sequence go by the formats' names. Each takes, in order, what it stores
+        well (:meth:`Format.takes`) of what is left; the last one usually takes all.
     keeps_duplicates : bool
         Give repeated coordinates slots of their own; all parts must do so. Otherwise they are summed
         before the entries are divided.
@@ -57,8 +57,10 @@ class Composition:
     keeps_duplicates: bool = False
     rank: int
 
-    def __init__(self, parts: Mapping[str, Format], keeps_duplicates: bool = False) -> None:
-        self._parts = dict(parts)
+    def __init__(
+        self, parts: Mapping[str, Format] | Sequence[Format], keeps_duplicates: bool = False
+    ) -> None:
+        self._parts = name_parts(parts, "parts")
         self.keeps_duplicates = keeps_duplicates
         self.rank = _common_rank(self._parts)
         for name, part in self._parts.items():
@@ -314,11 +316,31 @@ class PackedComposition:
         return draw_parts(self, ax)
 
 
+def name_parts(parts: Mapping[str, Format] | Sequence[Format], label: str) -> dict[str, Format]:
+    """Return formats by name; a sequence goes by the formats' own names."""
+    if isinstance(parts, Mapping):
+        named, found = dict(parts), list(parts.values())
+    elif isinstance(parts, Sequence) and not isinstance(parts, str):
+        found = list(parts)
+        named = {getattr(part, "name", str(part)): part for part in found}
+    else:
+        raise TypeError(f"{label}: expected formats by name or a sequence of them, found {parts!r}")
+    for part in found:
+        if not isinstance(part, Format):
+            hint = "; name its parts, as in **hyb.parts" if isinstance(part, Composition) else ""
+            raise TypeError(f"{label}: expected a Format for each part, found {part!r}{hint}")
+    if not named:
+        raise ValueError(f"{label}: expected one format or more, found none")
+    if len(named) < len(found):
+        raise ValueError(f"{label}: two have the same name; pass a dict of names to formats")
+    return named
+
+
 def _common_rank(parts: Mapping[str, Format]) -> int:
     ranks = {part.rank for part in parts.values()}
     if len(ranks) != 1:
-        found = ", ".join(f"{name} of {part.rank}" for name, part in parts.items()) or "none"
-        raise ValueError(f"parts: expected one or more for tensors of one rank, found {found}")
+        found = ", ".join(f"{name} of {part.rank}" for name, part in parts.items())
+        raise ValueError(f"parts: expected formats for tensors of one rank, found {found}")
     return ranks.pop()
 
 

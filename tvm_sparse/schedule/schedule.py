@@ -10,7 +10,8 @@ import tvm
 from tvm import s_tir
 
 from ..errors import SparseProgramError
-from ..formats import Format
+from ..formats import Format, Packed, PackedComposition
+from ..formats.composition import name_parts
 from ..ir import SparseFunc, verify
 from ..transform import LowerSparseBuffer, LowerSparseIteration
 from .decompose import decompose_operands
@@ -362,11 +363,7 @@ def _names(iterators: Sequence[Iterator]) -> list[str]:
 def _named_parts(formats: Any) -> dict[str, Format]:
     if isinstance(formats, Format):
         return {"": formats}
-    if hasattr(formats, "parts"):
-        return dict(formats.parts)
-    if isinstance(formats, Mapping):
-        return dict(formats)
-    named = {fmt.name: fmt for fmt in formats}
-    if len(named) != len(formats):
-        raise ValueError("formats: two have the same name; pass a dict of names to formats")
-    return named
+    if isinstance(formats, Packed | PackedComposition):
+        what = "format" if isinstance(formats, Packed) else "composition"
+        raise TypeError(f"formats: expected a description, found a tensor; pass its .{what}")
+    return dict(formats.parts) if hasattr(formats, "parts") else name_parts(formats, "formats")
