@@ -91,7 +91,10 @@ class Format(ABC):
 
     @abstractmethod
     def coordinates(self, storage: Storage, slots: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the coordinates in the tensor of slots that hold entries: the index map."""
+        """Return the coordinates in the tensor of slots that hold entries: the index map.
+
+        A format that marks padding is asked for its padding slots too; these may lie outside.
+        """
 
     def takes(self, entries: Entries) -> np.ndarray:
         """Choose the entries that the format stores well, as one part of a :class:`Composition`.
