@@ -242,6 +242,14 @@ def test_formats_that_answer_wrongly_are_named():
         composition.pack(sp.eye_array(1))
 
 
+def test_the_text_of_a_packed_tensor_is_short(packed):
+    assert repr(packed) == (
+        f"<PackedComposition 4x4, 6 entries, {packed.nbytes} bytes, 0 % padding "
+        "(b: bsr2x2 of 4, h: csr of 2)>"
+    )
+    assert repr(packed.parts["b"]) == "<Packed bsr2x2: 4x4, 4 entries, 48 bytes, 0 % padding>"
+
+
 # --- check ---------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from .format import (
     Format,
     Packed,
     as_index_dtype,
+    describe,
     in_stored_order,
     prepare,
     store_entries,
@@ -314,6 +315,13 @@ class PackedComposition:
         from .plot import draw_parts  # noqa: PLC0415 (only drawing needs matplotlib)
 
         return draw_parts(self, ax)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(
+            f"{name}: {part.format.name} of {self.chosen[name].size}"
+            for name, part in self.parts.items()
+        )
+        return f"<PackedComposition {describe(self, self.count)} ({parts})>"
 
 
 def name_parts(parts: Mapping[str, Format] | Sequence[Format], label: str) -> dict[str, Format]:

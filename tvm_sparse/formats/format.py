@@ -246,6 +246,15 @@ class Packed:
 
         return draw(self, ax)
 
+    def __repr__(self) -> str:
+        return f"<Packed {self.format.name}: {describe(self, self.storage.slots.size)}>"
+
+
+def describe(packed: Any, count: int) -> str:
+    """Return shape, entries, size and padding of a packed tensor as text."""
+    shape = "x".join(map(str, packed.shape))
+    return f"{shape}, {count} entries, {packed.nbytes} bytes, {100 * packed.padding:.0f} % padding"
+
 
 def as_index_dtype(name: str) -> np.dtype:
     """Return the dtype of index arrays; refuse others than int32 and int64."""

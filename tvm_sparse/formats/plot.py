@@ -146,7 +146,7 @@ def _padding_cells(packed: Packed) -> np.ndarray:
         is_padding = np.ones(packed.values.size, bool)
         is_padding[packed.storage.slots] = False
         found = packed.format.coordinates(packed.storage, np.flatnonzero(is_padding))
-        inside = [(0 <= c) & (c < extent) for c, extent in zip(found, packed.shape)]
+        inside = [(c >= 0) & (c < extent) for c, extent in zip(found, packed.shape)]
         cells[tuple(c[np.logical_and.reduce(inside)] for c in found)] = True
     return cells
 
