@@ -75,7 +75,6 @@ def build_decomposed(
     made = decomposed.decompose_format(program.name, operand, formats)
     parts = [handle.name.removeprefix(f"{program.name}_") for handle in made]
     schedule = decomposed.lower()
-    schedule.work_on(program.name)
     cpu_schedules("parts").schedule(
         schedule,
         [part for part in parts if part != "init"],

@@ -286,8 +286,16 @@ class SparseSchedule:
         return self._record("sample_categorical", {**arguments, "decision": decision}, sample)
 
     def lower(self) -> s_tir.Schedule:
-        """Return a stock schedule of stage III, to go on with TVM's own primitives."""
-        return s_tir.Schedule(LowerSparseBuffer()(LowerSparseIteration()(self.mod)))
+        """Return a stock schedule of stage III, to go on with TVM's own primitives.
+
+        It works on the function of the program where there is one alone; where there are several, call
+        its ``work_on`` first.
+        """
+        schedule = s_tir.Schedule(LowerSparseBuffer()(LowerSparseIteration()(self.mod)))
+        functions = list(schedule.mod.functions)
+        if len(functions) == 1:
+            schedule.work_on(functions[0].name_hint)
+        return schedule
 
     def copy(self) -> SparseSchedule:
         """Return a schedule of the same program, with the same trace so far."""
