@@ -78,7 +78,9 @@ def test_a_row_goes_into_the_narrowest_bucket_that_holds_it():
 def test_ranges_of_columns_have_buckets_of_their_own():
     dense = np.array([[1.0, 1, 1, 0, 0, 1, 0], [0, 0, 0, 1, 0, 0, 1]])
     packed = Hyb(column_parts=3, buckets=[1, 2]).pack(sp.csr_array(dense))
-    assert list(packed.parts) == ["c0_w1", "c0_w2", "c1_w1", "c1_w2", "c2_w1", "c2_w2"]
+    names = ["c0_w0", "c0_w1", "c0_w2", "c1_w1", "c1_w2", "c2_w1", "c2_w2"]
+    assert list(packed.parts) == names
+    assert _rows(packed, "c0_w0") == [1]
     assert _rows(packed, "c0_w1") == []
     assert _rows(packed, "c0_w2") == [0]
     assert _rows(packed, "c1_w1") == [0, 1]
@@ -86,6 +88,14 @@ def test_ranges_of_columns_have_buckets_of_their_own():
     assert _rows(packed, "c2_w1") == [1]
     # Columns are those of the matrix.
     assert packed.parts["c2_w1"].storage.arrays["indices"].tolist() == [[[6]]]
+
+
+@settings(max_examples=60)
+@given(data=st.data(), column_parts=st.integers(1, 4))
+def test_the_parts_of_the_first_range_visit_every_row_once(data, column_parts):
+    packed = Hyb(column_parts, [1, 2]).pack(data.draw(random_tensors(2)))
+    visited = [row for name in packed.composition.covering_parts for row in _rows(packed, name)]
+    assert sorted(visited) == list(range(packed.shape[0]))
 
 
 @settings(max_examples=60)
@@ -99,7 +109,7 @@ def test_rows_of_a_bucket_are_distinct_and_sorted(data, column_parts):
 
 def test_one_description_serves_every_matrix():
     hyb = Hyb(2, [1, 4])
-    names = ["c0_w1", "c0_w4", "c1_w1", "c1_w4"]
+    names = ["c0_w0", "c0_w1", "c0_w4", "c1_w1", "c1_w4"]
     for matrix in (
         _lengths([]),
         _lengths([0, 0]),
@@ -190,7 +200,7 @@ def test_widths_are_open_until_there_is_a_tensor():
         ):
             _ = open_hyb.parts
         fitted = open_hyb.fitted(tensor)
-        assert [part.width for part in fitted.parts.values()] == [1, 7]
+        assert [part.width for part in fitted.parts.values() if part.width] == [1, 7]
         assert fitted.fitted(tensor) is fitted
         packed = open_hyb.pack(tensor)
         assert list(packed.parts) == list(fitted.parts) == list(packed.composition.parts)

@@ -1,7 +1,7 @@
 """Formats: how sparse tensors are stored, one a file."""
 
 from .bsr import BSR
-from .bucket import Bucket, LongBucket
+from .bucket import Bucket, EmptyRows, LongBucket
 from .composition import Composition, PackedComposition
 from .coo import COO
 from .csc import CSC
@@ -32,6 +32,7 @@ __all__ = [
     "SRBCRS",
     "Bucket",
     "Composition",
+    "EmptyRows",
     "Entries",
     "Format",
     "Hyb",

@@ -17,7 +17,7 @@ from .entries import Entries, RowEntries
 from .format import Format, Storage, check_fits, check_positive
 from .layout import Layout, LayoutBuilder
 
-__all__ = ["Bucket", "LongBucket", "find_rows"]
+__all__ = ["Bucket", "EmptyRows", "LongBucket", "find_rows", "rows_without_entries"]
 
 
 class Bucket(Format):
@@ -201,6 +201,46 @@ class LongBucket(Bucket):
     def _stored_rows(self, storage: Storage, slots: np.ndarray) -> np.ndarray:
         pieces = np.diff(storage.arrays["indptr"])
         return np.repeat(np.arange(pieces.size), pieces)[slots // self.width]
+
+
+class EmptyRows(Bucket):
+    """Rows without entries, of width 0: a kernel over hyb initialises them by it.
+
+    It has the axes of :class:`Bucket`. :class:`Hyb` makes its rows; it takes no entries.
+
+    Parameters
+    ----------
+    column_parts : int
+        The rows are those without entries in the first of so many equal ranges of columns.
+    """
+
+    def __init__(self, column_parts: int = 1) -> None:
+        super().__init__(1, 0, column_parts)
+        self.width, self.name = 0, "c0_w0"
+
+    def takes(self, entries: Entries) -> np.ndarray:
+        return np.zeros(entries.count, bool)
+
+    def store_rows(
+        self, rows: np.ndarray, columns: int, dtype: np.dtype, index_dtype: np.dtype
+    ) -> Storage:
+        """Return the storage of these rows, for values of a dtype."""
+        shape = (rows.size, 1, 0)
+        arrays = {
+            "row_indices": rows.astype(index_dtype).reshape(-1, 1),
+            "indices": np.full(shape, columns, index_dtype),
+        }
+        return Storage(np.zeros(shape, dtype), arrays, {"rows": rows.size}, np.zeros(0, np.int64))
+
+
+def rows_without_entries(entries: Entries, column_parts: int = 1) -> np.ndarray:
+    """Return the rows of a matrix that have no entry in the first range of columns."""
+    if column_parts == 1 and isinstance(entries, RowEntries):
+        return np.flatnonzero(np.diff(entries.row_pointers) == 0)
+    _, end = column_range(entries.shape[-1], 0, column_parts)
+    found = np.zeros(entries.shape[-2], bool)
+    found[entries.coordinates[-2][entries.columns < end]] = True
+    return np.flatnonzero(~found)
 
 
 def find_rows(entries: Entries, column_parts: int = 1) -> np.ndarray:

@@ -57,6 +57,10 @@ class Composition:
 
     keeps_duplicates: bool = False
     rank: int
+    #: Names of parts that together visit every coordinate of the dimensions ``covers`` once, see
+    #: :attr:`Format.covers`; none unless the composition says so.
+    covering_parts: tuple[str, ...] = ()
+    covers: tuple[int, ...] = ()
 
     def __init__(
         self, parts: Mapping[str, Format] | Sequence[Format], keeps_duplicates: bool = False

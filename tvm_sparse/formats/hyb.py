@@ -7,10 +7,17 @@ from itertools import pairwise
 
 import numpy as np
 
-from .bucket import Bucket, LongBucket, columns_per_part, find_rows
-from .composition import Composition
+from .bucket import (
+    Bucket,
+    EmptyRows,
+    LongBucket,
+    columns_per_part,
+    find_rows,
+    rows_without_entries,
+)
+from .composition import Composition, PackedComposition
 from .entries import Entries
-from .format import Format, check_positive
+from .format import Format, Packed, check_positive
 
 __all__ = ["BucketComposition", "Hyb", "choose_widths"]
 
@@ -55,7 +62,8 @@ class Hyb(BucketComposition):
     Columns are cut into equal ranges. In each, a row goes by its number of entries there: into the
     narrowest bucket that is at least as wide, nowhere if it has none, and into the widest one, cut
     into pieces, if it is longer than that. Part ``c0_w4`` is the bucket of width 4 of the first range;
-    see :class:`Bucket`, and :class:`LongBucket` for the widest.
+    see :class:`Bucket`, and :class:`LongBucket` for the widest. Part ``c0_w0`` lists the rows without
+    entries in the first range (:class:`EmptyRows`), so that its parts together visit every row.
 
     One description serves every matrix: buckets and ranges may be empty.
 
@@ -78,24 +86,27 @@ class Hyb(BucketComposition):
     >>> from tvm_sparse.formats import Hyb
     >>> packed = Hyb(buckets=[1, 2]).pack(sp.coo_matrix([[0, 5.0, 0], [1.0, 2, 3], [0, 0, 0]]))
     >>> {name: part.values.tolist() for name, part in packed.parts.items()}
-    {'c0_w1': [[[5.0]]], 'c0_w2': [[1.0, 2.0], [3.0, 0.0]]}
+    {'c0_w0': [[[]]], 'c0_w1': [[[5.0]]], 'c0_w2': [[1.0, 2.0], [3.0, 0.0]]}
     >>> packed.padding
     0.2
     """
+
+    covers = (0,)
 
     def __init__(self, column_parts: int = 1, buckets: Sequence[int] | None = None) -> None:
         check_positive(column_parts=column_parts)
         self.column_parts = column_parts
         self.buckets = None if buckets is None else check_widths(buckets)
-        super().__init__(
-            2,
-            self.buckets
-            and [
-                bucket
-                for column_part in range(column_parts)
-                for bucket in make_buckets(self.buckets, column_part, column_parts)
-            ],
-        )
+        if self.buckets is None:
+            super().__init__(2, None)
+            return
+        ranges = [
+            make_buckets(self.buckets, column_part, column_parts)
+            for column_part in range(column_parts)
+        ]
+        ranges[0].insert(0, EmptyRows(column_parts))
+        self.covering_parts = tuple(bucket.name for bucket in ranges[0])
+        super().__init__(2, [bucket for own in ranges for bucket in own])
 
     def _choose(self, entries: Entries) -> Hyb:
         lengths = np.diff(find_rows(entries, self.column_parts))
@@ -108,7 +119,19 @@ class Hyb(BucketComposition):
         if self.column_parts > 1:
             size = columns_per_part(entries.shape[1], self.column_parts)
             numbers += entries.columns[pointers[:-1]] // size * len(self.buckets)
+        numbers += 1  # after the rows without entries
         return np.repeat(numbers.astype(np.min_scalar_type(len(self.parts))), lengths)
+
+    def _pack(
+        self, entries: Entries, places: np.ndarray | None, dtype: np.dtype
+    ) -> PackedComposition:
+        packed = super()._pack(entries, places, dtype)
+        name = self.covering_parts[0]
+        empty = self.parts[name]
+        rows = rows_without_entries(entries, self.column_parts)
+        storage = empty.store_rows(rows, entries.shape[1], entries.values.dtype, dtype)
+        packed.parts[name] = Packed(empty, entries.shape, storage)
+        return packed
 
     def __repr__(self) -> str:
         return f"Hyb(column_parts={self.column_parts}, buckets={self.buckets})"

@@ -90,7 +90,7 @@ def draw_parts(packed: PackedComposition, ax: Any = None) -> Any:
     >>> from tvm_sparse.formats import Hyb
     >>> packed = Hyb(buckets=[1, 2]).pack(sp.coo_matrix([[0, 5.0], [7.0, 8.0]]))
     >>> packed.plot(Figure().subplots()).get_title()
-    '2 of 2 parts: 52 bytes, 0 % padding'
+    '2 of 3 parts: 52 bytes, 0 % padding'
     """
     cells = _empty_cells(packed)
     filled = {name: part for name, part in packed.parts.items() if part.storage.slots.size}

@@ -23,6 +23,7 @@ from ..ir.accumulation import accumulation_of
 from ..ir.buffer import ancestors, declare_buffer
 from ..ir.function import FORMATS_ATTR, TENSORS_ATTR
 from ..transform._layout import size_text
+from ..transform.fill_outputs import COVER_MARK
 from ..transform.promote_accumulators import promote_accumulators
 from .iterations import find_iteration, iterations_of, replace_iteration, with_fields
 
@@ -53,6 +54,7 @@ def decompose_operands(
     iteration_name: str,
     operand_names: Sequence[str],
     formats: Mapping[str, Format],
+    covering: Mapping[tuple[str, ...], tuple[int, ...]] | None = None,
 ) -> tuple[SparseFunc, list[str]]:
     """Rewrite an iteration for operands that are sums of parts.
 
@@ -66,6 +68,9 @@ def decompose_operands(
         Buffers stored over the same axes; they get common index arrays.
     formats : dict of str to Format
         The parts, by name. A single one may have the empty name: it takes the operand's.
+    covering : dict of tuple to tuple, optional
+        Groups of parts that together visit all of some dimensions, as :attr:`Format.covers` says of
+        one part.
 
     Returns
     -------
@@ -84,16 +89,19 @@ def decompose_operands(
     parts = [_part(func, operands, prefix, name, fmt, label) for name, fmt in formats.items()]
 
     reduced = any(iteration.kinds[place] == "R" for place in places)
-    first = None
+    first: tuple[str, ...] = ()
     if reduced:
         _check_accumulates(iteration, label)
-        first = _covering_part(iteration, places, parts)
-        parts = sorted(parts, key=lambda part: part is not first)
+        groups = {**(covering or {}), **{(p.name,): p.format.covers for p in parts}}
+        first = _covering_parts(iteration, places, groups)
+        parts = sorted(parts, key=lambda part: part.name not in first)
     new = [
-        _part_iteration(iteration, operands, places, part, with_init=not reduced or part is first)
+        _part_iteration(
+            iteration, operands, places, part, with_init=not reduced or part.name in first
+        )
         for part in parts
     ]
-    if reduced and iteration.init is not None and first is None:
+    if reduced and iteration.init is not None and not first:
         new.insert(0, _init_iteration(iteration))
     changed = replace_iteration(func, iteration, new)
     changed = _with_parameters(changed, operands, parts)
@@ -265,14 +273,16 @@ def _part(
     return _Part(name, fmt, layout, buffers, arg_names)
 
 
-def _covering_part(
-    iteration: SparseIteration, places: Sequence[int], parts: Sequence[_Part]
-) -> _Part | None:
-    """The part that may initialise the result, since it visits every point of the spatial axes."""
+def _covering_parts(
+    iteration: SparseIteration,
+    places: Sequence[int],
+    groups: Mapping[tuple[str, ...], tuple[int, ...]],
+) -> tuple[str, ...]:
+    """The parts that may initialise the result: they visit each point of the spatial axes once."""
     spatial = {dim for dim, place in enumerate(places) if iteration.kinds[place] == "S"}
     if iteration.init is None or not spatial:
-        return None
-    return next((part for part in parts if spatial <= set(part.format.covers)), None)
+        return ()
+    return next((names for names, covers in groups.items() if spatial <= set(covers)), ())
 
 
 def _part_iteration(
@@ -321,6 +331,9 @@ def _part_iteration(
         )
 
     init = rewrite(iteration.init) if with_init and iteration.init is not None else None
+    annotations = dict(iteration.annotations)
+    if init is not None and any(iteration.kinds[place] == "R" for place in places):
+        annotations[COVER_MARK] = True
     body = rewrite(iteration.body)
     if part.format.marks_padding:
         body = _without_padding(body, part, stored_vars)
@@ -331,7 +344,7 @@ def _part_iteration(
         body=body,
         init=init,
         name=f"{iteration.name}_{part.name or part.format.name}",
-        annotations=iteration.annotations,
+        annotations=annotations,
         span=iteration.span,
     )
 

@@ -207,10 +207,12 @@ class SparseSchedule:
         if not operands:
             raise SparseProgramError("decompose_format: expected an operand, found none")
         parts = _named_parts(formats)
+        together = {getattr(formats, "covering_parts", ()): getattr(formats, "covers", ())}
+        covering = {} if isinstance(formats, Format) else together
         made: list[str] = []
 
         def rewrite(func: SparseFunc) -> SparseFunc:
-            changed, names = decompose_operands(func, handle.name, operands, parts)
+            changed, names = decompose_operands(func, handle.name, operands, parts, covering)
             made.extend(names)
             return changed
 

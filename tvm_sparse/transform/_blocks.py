@@ -19,7 +19,7 @@ from tvm.tirx import IterVar
 
 from ..ir import Axis
 from ._access import Iterator, Prologue, variables_of
-from .fill_outputs import FILL_MARK
+from .fill_outputs import COVER_MARK, FILL_MARK
 
 __all__ = [
     "REDUCE",
@@ -277,7 +277,11 @@ def realize(
     predicate: Expr | None = None,
 ) -> SBlockRealize:
     """Make a block whose regions are still to be detected, bound to loop variables."""
-    kept = {key: value for key, value in (annotations or {}).items() if key != FILL_MARK}
+    kept = {
+        key: value
+        for key, value in (annotations or {}).items()
+        if key not in (FILL_MARK, COVER_MARK)
+    }
     kept["tirx.script_parsing_detect_access"] = tirx.IntImm("int64", 3)
     block = SBlock(iter_vars, [], [], name, body, init, list(buffers), [], kept)
     return SBlockRealize(list(values), True if predicate is None else predicate, block)

@@ -16,10 +16,12 @@ from ..ir import Axis, SparseBuffer, SparseFunc, SparseIteration
 from ..ir.axis import DenseFixedAxis
 from ..ir.buffer import ancestors
 
-__all__ = ["FILL_MARK", "buffer_roles", "fill_outputs"]
+__all__ = ["COVER_MARK", "FILL_MARK", "buffer_roles", "fill_outputs"]
 
 #: Annotation of the iterations that fill; they visit padding slots too.
 FILL_MARK = "tvm_sparse.fill"
+#: Annotation of iterations that, together, initialise all of a result: what was packed for them says so.
+COVER_MARK = "tvm_sparse.covers"
 
 
 @dataclass
@@ -132,7 +134,10 @@ def _first_uses(func: SparseFunc) -> dict[Var, _Use]:
         use = uses.setdefault(node.buffer, _Use())
         if not use.written and not use.read_first:
             buffer = sparse.get(node.buffer) or _as_dense(node.buffer)
-            use.covered = _covers(buffer, node, scope, initial)
+            use.covered = _covers(buffer, node, scope, initial) or (
+                initial
+                and any(COVER_MARK in it.annotations for _, _, it in scope.iterators.values())
+            )
             use.place, use.region = list(node.indices), region
         use.written = True
 
