@@ -322,7 +322,8 @@ class PackedComposition:
 
     def __repr__(self) -> str:
         parts = ", ".join(
-            f"{name}: {part.format.name} of {self.chosen[name].size}"
+            f"{name}{f': {part.format.name}' if part.format.name != name else ''}"
+            f" of {self.chosen[name].size}"
             for name, part in self.parts.items()
         )
         return f"<PackedComposition {describe(self, self.count)} ({parts})>"
