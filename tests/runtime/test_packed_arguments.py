@@ -62,6 +62,12 @@ def test_a_matrix_does_not_stand_for_a_sum_of_parts(build):
         build(PARTS)(a=MATRIX, b=DENSE)
 
 
+@pytest.mark.parametrize("fmt", [CSR(), ELL(), DIA()], ids=lambda fmt: fmt.name)
+def test_a_tensor_in_one_format_does_not_stand_for_a_sum_of_parts(build, fmt):
+    with pytest.raises(TypeError, match=rf"a_rest as csr\), found <Packed {fmt.name}: 20x20"):
+        build(PARTS)(a=fmt.pack(MATRIX), b=DENSE)
+
+
 def test_packed_tensors_are_passed_by_name(build):
     with pytest.raises(TypeError, match="expected packed tensors by name, as in a=, found one as"):
         build(PARTS)(PARTS.pack(MATRIX), DENSE)

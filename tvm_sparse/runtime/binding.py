@@ -88,7 +88,7 @@ class Binding:
                 if name in self.signature.by_name:
                     yield name, part
                 elif isinstance(part, np.ndarray):
-                    raise TypeError(self._other_parts(key, name))
+                    raise TypeError(self._other_parts(key, name, value))
 
     def _check_formats(self, key: str, formats: Mapping[str, str]) -> None:
         """Refuse a tensor packed in another format than the kernel reads."""
@@ -101,29 +101,34 @@ class Binding:
                     f"found one packed as {packed}"
                 )
 
-    def _other_parts(self, key: str, array: str) -> str:
+    def _other_parts(self, key: str, array: str, found: Any) -> str:
         """Say why the kernel does not take an array of a packed tensor, and what to pass."""
-        signature = self.signature
-        if key not in signature.tensors:
-            wanted = f"it holds {key!r} in no format, pass unpack() of the tensor"
-        else:
-            wanted = f"it takes {', '.join(signature.names)}"
+        if key in self.signature.tensors:
+            return f"{self.signature.label(key)}: expected {self._wanted(key)}, found {found!r}"
         return (
-            f"{signature.function}: argument {key!r} is packed with an array {array!r}, which the "
-            f"kernel does not take; {wanted}"
+            f"{self.signature.function}: argument {key!r} is packed with an array {array!r}, which the "
+            f"kernel does not take; it holds {key!r} in no format, pass unpack() of the tensor"
         )
 
-    def _unexpected(self, key: str) -> str:
+    def _wanted(self, key: str) -> str:
+        """Say how a tensor is to be packed."""
         signature = self.signature
-        parts = [
+        if key in signature.formats:
+            return f"a tensor packed as {signature.formats[key]}"
+        parts = ", ".join(
             f"{name} as {fmt}"
             for name, fmt in signature.formats.items()
             if name.startswith(f"{key}_") and name in signature.by_name
-        ]
-        if key in signature.tensors and parts:
+        )
+        return f"a tensor packed as a sum of parts ({parts})"
+
+    def _unexpected(self, key: str, value: Any) -> str:
+        signature = self.signature
+        if key in signature.tensors:
+            found = type(value).__name__
             return (
-                f"{signature.label(key)}: expected a tensor packed as a sum of parts "
-                f"({', '.join(parts)}); pass what the pack() of the composition returns"
+                f"{signature.label(key)}: expected {self._wanted(key)}, found {found}; pass what "
+                "pack() of the format or composition returns"
             )
         return (
             f"{signature.function}: unexpected argument {key!r}; expected some of "
@@ -143,7 +148,7 @@ class Binding:
         for key, value in self._expand_packed(kwargs):
             name = signature.aliases.get(key, key)
             if name not in signature.by_name:
-                raise TypeError(self._unexpected(key))
+                raise TypeError(self._unexpected(key, value))
             if name in named:
                 raise TypeError(f"{signature.label(name)}: given twice")
             named[name] = value
