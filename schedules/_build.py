@@ -80,6 +80,7 @@ def build_decomposed(
         [part for part in parts if part != "init"],
         target=resolved,
         name=program.name,
+        groups=getattr(formats, "disjoint_rows", None),
     )
     return compile(schedule, resolved)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tvm_ffi
 from tvm import s_tir, tirx
@@ -12,10 +12,12 @@ from .rows import row_pointers, share_rows, tile_row, version_widths
 from .spmm import COMMON_WIDTHS
 from .tiles import RowTile
 
-__all__ = ["schedule"]
+__all__ = ["block_names", "schedule"]
 
-#: With more parts than this, code of their own for common widths takes too long to compile.
+#: More parts than these get less code each: compiling them would take too long.
 FEW_PARTS = 2
+#: Feature tile of many parts, in vectors.
+LEAN_TILE = 4
 
 
 def schedule(
@@ -25,6 +27,7 @@ def schedule(
     tile: RowTile | None = None,
     target: Target | str | dict | None = None,
     name: str = "spmm",
+    groups: Mapping[str, str] | None = None,
 ) -> None:
     """Schedule the parts of a decomposed SpMM, and the initialisation of its result.
 
@@ -40,8 +43,12 @@ def schedule(
         The CPU to schedule for.
     name : str
         Name of the iteration that was decomposed.
+    groups : dict of str to str, optional
+        Parts of the same group have no row in common, and share one parallel region.
     """
-    names = [block.name_hint for block in _blocks(sch)]
+    groups = groups or {}
+    names = block_names(sch)
+    lean = len(parts) > FEW_PARTS
     for part in parts:
         if f"{name}_{part}_1" not in names:
             continue  # no loop over rows: entries of a row are scattered
@@ -50,10 +57,16 @@ def schedule(
             continue
         bits = int(sch.get(block).writes[0].source.dtype.bits)
         indptr = row_pointers(sch, sch.get_loops(block)[0])
-        tile_row(sch, block, tile or RowTile.of_target(target, bits))
+        chosen = tile or RowTile.of_target(target, bits)
+        if lean and tile is None:
+            chosen = RowTile(LEAN_TILE * chosen.lanes, chosen.lanes)
+        tile_row(sch, block, chosen)
         row = sch.get_loops(rows)[0]
         share_rows(sch, row, indptr)
-        if len(parts) <= FEW_PARTS:
+        if lean:
+            sch.annotate(sch.get_loops(block)[0], "tvm_sparse.lean", True)
+            sch.annotate(row, "tvm_sparse.together", groups.get(part, part))
+        else:
             version_widths(sch, row, COMMON_WIDTHS)
     if f"{name}_init_0" in names:
         _schedule_init(sch, sch.get_sblock(f"{name}_init_0"), target)
@@ -68,9 +81,10 @@ def _schedule_init(sch: s_tir.Schedule, block, target) -> None:
     share_rows(sch, row, None)
 
 
-def _blocks(sch: s_tir.Schedule) -> list[s_tir.SBlock]:
+def block_names(sch: s_tir.Schedule) -> list[str]:
+    """Return the names of all blocks."""
     found: list[s_tir.SBlock] = []
     for func in sch.mod.functions.values():
         if isinstance(func, tirx.PrimFunc):
             tvm_ffi.structural_walk(func.body, (s_tir.SBlock, found.append))
-    return found
+    return [block.name_hint for block in found]

@@ -62,6 +62,11 @@ class Composition:
     covering_parts: tuple[str, ...] = ()
     covers: tuple[int, ...] = ()
 
+    @property
+    def disjoint_rows(self) -> dict[str, str]:
+        """Groups of parts, by part, that have no row in common; none unless the composition says so."""
+        return {}
+
     def __init__(
         self, parts: Mapping[str, Format] | Sequence[Format], keeps_duplicates: bool = False
     ) -> None:

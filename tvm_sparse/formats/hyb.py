@@ -108,6 +108,11 @@ class Hyb(BucketComposition):
         self.covering_parts = tuple(bucket.name for bucket in ranges[0])
         super().__init__(2, [bucket for own in ranges for bucket in own])
 
+    @property
+    def disjoint_rows(self) -> dict[str, str]:
+        """The range of columns of each bucket: a row is in one bucket of it."""
+        return {name: f"c{part.column_part}" for name, part in self.parts.items()}
+
     def _choose(self, entries: Entries) -> Hyb:
         lengths = np.diff(find_rows(entries, self.column_parts))
         return Hyb(self.column_parts, choose_widths(lengths))

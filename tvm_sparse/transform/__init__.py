@@ -2,7 +2,9 @@
 
 from .balance import BalanceRows, Grain
 from .hoist_index_loads import HoistIndexLoads
+from .horizontal_fusion import FuseRowLoops
 from .keep_rolled import KeepRolled
+from .kernel_fusion import FuseKernels
 from .lower_sparse_buffer import LowerSparseBuffer
 from .lower_sparse_iteration import LowerSparseIteration
 from .natural_arguments import AcceptNaturalArguments
@@ -14,6 +16,8 @@ __all__ = [
     "PIPELINE_NAME",
     "AcceptNaturalArguments",
     "BalanceRows",
+    "FuseKernels",
+    "FuseRowLoops",
     "Grain",
     "HoistIndexLoads",
     "HoistReductionInit",

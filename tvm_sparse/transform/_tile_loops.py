@@ -8,6 +8,7 @@ from tvm.ir import TensorLoad
 from tvm.sym import Analyzer
 
 TAIL = "tvm_sparse.tail"
+LEAN = "tvm_sparse.lean"
 
 
 def guards(body: tirx.Stmt, var: tirx.Var) -> list[tirx.LT]:

@@ -10,6 +10,7 @@ for waking the other threads runs serially.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import tvm
@@ -21,6 +22,9 @@ from .versions import VERSIONS
 BALANCE = "tvm_sparse.balance"
 #: Annotation beside it, with the ``steps`` of a task where they are not the default ones.
 GRAIN = "tvm_sparse.grain"
+#: Annotation beside it: row loops of one name that follow each other are independent, and become one
+#: parallel loop over the tasks of all.
+TOGETHER = "tvm_sparse.together"
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,10 @@ class Grain:
     most_tasks: int = 256
 
 
-def BalanceRows(grain: Grain = Grain()) -> tvm.transform.Pass:
+DEFAULT_GRAIN = Grain()
+
+
+def BalanceRows(grain: Grain = DEFAULT_GRAIN) -> tvm.transform.Pass:
     """Build the pass that balances annotated parallel loops.
 
     Parameters
@@ -92,12 +99,10 @@ def BalanceRows(grain: Grain = Grain()) -> tvm.transform.Pass:
         balanced = []
 
         def rewrite(loop: tirx.For) -> tirx.Stmt:
-            if BALANCE not in loop.annotations:
+            if BALANCE not in loop.annotations or TOGETHER in loop.annotations:
                 return loop
             balanced.append(loop)
-            steps = loop.annotations.get(GRAIN)
-            own = grain if steps is None else dataclasses.replace(grain, steps=int(steps))
-            return _balance(loop, str(loop.annotations[BALANCE]), own)
+            return _balance(loop, grain_of(loop, grain))
 
         body = tvm_ffi.structural_map(func.body, (tirx.For, rewrite))
         return func.with_body(body) if balanced else func
@@ -108,50 +113,81 @@ def BalanceRows(grain: Grain = Grain()) -> tvm.transform.Pass:
     )
 
 
-def _balance(loop: tirx.For, indptr_name: str, grain: Grain) -> tirx.Stmt:
-    """Rewrite one annotated loop; if its row pointers are not found it only loses the mark."""
-    annotations = {key: value for key, value in loop.annotations.items() if key != BALANCE}
+def grain_of(loop: tirx.For, grain: Grain) -> Grain:
+    steps = loop.annotations.get(GRAIN)
+    return grain if steps is None else dataclasses.replace(grain, steps=int(steps))
+
+
+@dataclass(frozen=True)
+class Shares:
+    """A row loop in shares: how many, of how much work, and the rows of one."""
+
+    bindings: list[tirx.Stmt]
+    work: tirx.Var
+    tasks: tirx.Var
+    chunk: Callable[[tvm.ir.Expr], tirx.Stmt]
+    annotations: dict
+
+
+def shares_of(loop: tirx.For, grain: Grain) -> Shares | None:
+    """Cut an annotated loop; None where its row pointers are not found or it is not parallel."""
+    indptr_name = str(loop.annotations[BALANCE])
+    annotations = _without_marks(loop)
     indptr = _find_indptr(loop, indptr_name) if indptr_name else None
     if (indptr is None and indptr_name) or loop.kind != tirx.ForKind.PARALLEL:
-        return _loop(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, annotations)
-
+        return None
     rows = _int64(loop.extent)
     total = tirx.Var("balance_total", "int64")
     work = tirx.Var("balance_work", "int64")
     tasks = tirx.Var("balance_tasks", "int64")
-    task = tirx.Var("balance_task", "int64")
-    # Few rows do not repay code of their own for each width.
-    few = {key: value for key, value in annotations.items() if key != VERSIONS}
-    serial = _loop(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body, few)
     search = _RowSearch(indptr, loop.min, rows, total, tasks)
-    first, last = search.row(task), search.row(task + 1)
-    searches = [*first.statements, *last.statements]
     row_type = str(loop.loop_var.ty.dtype)
-    start = first.result.astype(row_type)
-    chunk = _loop(
-        loop.loop_var,
-        loop.min + start,
-        last.result.astype(row_type) - start,
-        tirx.ForKind.SERIAL,
-        loop.body,
-        annotations,
-    )
-    parallel = _loop(
-        task,
-        tirx.IntImm("int64", 0),
-        tasks,
-        tirx.ForKind.PARALLEL,
-        tirx.SeqStmt([*searches, chunk]) if searches else chunk,
-        {},
-    )
-    return tirx.SeqStmt(
-        [
-            tirx.Bind(total, search.key(rows)),
-            tirx.Bind(work, total * (_steps_of_an_entry(loop) + grain.overhead)),
-            tirx.Bind(tasks, _number_of_tasks(work, grain)),
-            tirx.IfThenElse(work < 2 * grain.steps, serial, parallel),
-        ]
-    )
+
+    def chunk(task: tvm.ir.Expr) -> tirx.Stmt:
+        first, last = search.row(task), search.row(task + 1)
+        start = first.result.astype(row_type)
+        rows_of_task = _loop(
+            loop.loop_var,
+            loop.min + start,
+            last.result.astype(row_type) - start,
+            tirx.ForKind.SERIAL,
+            loop.body,
+            annotations,
+        )
+        searches = [*first.statements, *last.statements]
+        return tirx.SeqStmt([*searches, rows_of_task]) if searches else rows_of_task
+
+    bindings = [
+        tirx.Bind(total, search.key(rows)),
+        tirx.Bind(work, total * (_steps_of_an_entry(loop) + grain.overhead)),
+        tirx.Bind(tasks, _number_of_tasks(work, grain)),
+    ]
+    return Shares(bindings, work, tasks, chunk, annotations)
+
+
+def _without_marks(loop: tirx.For) -> dict:
+    marks = (BALANCE, GRAIN, TOGETHER)
+    return {key: value for key, value in loop.annotations.items() if key not in marks}
+
+
+def _balance(loop: tirx.For, grain: Grain) -> tirx.Stmt:
+    """Rewrite one annotated loop; if its row pointers are not found it only loses the marks."""
+    shares = shares_of(loop, grain)
+    if shares is None:
+        return _loop(
+            loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, _without_marks(loop)
+        )
+    # Few rows do not repay code of their own for each width.
+    few = {key: value for key, value in shares.annotations.items() if key != VERSIONS}
+    serial = _loop(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body, few)
+    task = tirx.Var("balance_task", "int64")
+    parallel = tasks_in_parallel(task, shares.tasks, shares.chunk(task))
+    choice = tirx.IfThenElse(shares.work < 2 * grain.steps, serial, parallel)
+    return tirx.SeqStmt([*shares.bindings, choice])
+
+
+def tasks_in_parallel(task: tirx.Var, tasks, body: tirx.Stmt) -> tirx.For:
+    return _loop(task, tirx.IntImm("int64", 0), tasks, tirx.ForKind.PARALLEL, body, {})
 
 
 def _loop(var, start, extent, kind, body, annotations) -> tirx.For:
@@ -174,7 +210,8 @@ def _find_indptr(loop: tirx.For, name: str) -> tirx.Buffer | None:
 
 def _number_of_tasks(work, grain: Grain):
     """As many tasks as give each about ``grain.steps``, a multiple of ``grain.multiple``."""
-    groups = work // (grain.steps * grain.multiple) + 1
+    size = tirx.IntImm("int64", grain.steps * grain.multiple)
+    groups = tirx.truncdiv(work, size) + 1  # not a floor, which costs TVM a proof of the sign
     most = tirx.IntImm("int64", grain.most_tasks // grain.multiple)
     return tirx.min(groups, most) * grain.multiple
 
@@ -239,7 +276,7 @@ class _RowSearch:
 
     def row(self, task) -> _Search:
         """Find the first row of a task."""
-        share = task * self.total // self.tasks
+        share = tirx.truncdiv(task * self.total, self.tasks)
         if self.indptr is None:
             return _Search([], share)
         zero = tirx.IntImm("int64", 0)
@@ -255,7 +292,7 @@ class _RowSearch:
             [
                 tirx.Bind(below, read_low),
                 tirx.Bind(above, read_high),
-                tirx.Bind(middle, (below + above) // 2),
+                tirx.Bind(middle, tirx.truncdiv(below + above, tirx.IntImm("int64", 2))),
                 tirx.BufferStore(low, tirx.Select(behind, middle + 1, below), [zero]),
                 tirx.BufferStore(high, tirx.Select(behind, above, middle), [zero]),
             ]

@@ -43,7 +43,7 @@ from ._blocks import (
 )
 from ._layout import LAYOUT_ATTR, describe_layout
 from ._regions import complete_regions
-from .fill_outputs import FILL_MARK, fill_outputs
+from .fill_outputs import COVER_MARK, FILL_MARK, fill_outputs
 from .promote_accumulators import promote_accumulators
 
 __all__ = ["LowerSparseIteration"]
@@ -292,13 +292,15 @@ class _FunctionLowering:
             init,
             node.annotations,
             lambda number: self._unique(f"{node.name}_{number}"),
-            shares_result=node.init is None or self._shares_result(node),
+            shares_result=self._shares_result(node),
         )
         self.iterators = outer
         return lowered
 
     def _shares_result(self, node: SparseIteration) -> bool:
-        """Whether other statements store to what an iteration stores to."""
+        """Whether other statements store, or may have stored, to what an iteration stores to."""
+        if node.init is None or COVER_MARK in node.annotations:
+            return True
         return any(
             _count_stores(self.func.body, buffer) > _count_stores(node, buffer)
             for buffer in buffers_stored(node.body)
@@ -432,6 +434,8 @@ class _FunctionLowering:
         """Whether ``init`` can stand in the block of the first reduction iterator."""
         if _init_axes(node) is not None:
             return False
+        if COVER_MARK in node.annotations:
+            return True  # its spatial loops visit each place of the result once
         own = {var: axis for axis, _, var in node.iterators}
         direct = True
 

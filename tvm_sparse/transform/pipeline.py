@@ -12,7 +12,9 @@ from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
 from .balance import BalanceRows
 from .hoist_index_loads import HoistIndexLoads
+from .horizontal_fusion import FuseRowLoops
 from .keep_rolled import KeepRolled
+from .kernel_fusion import FuseKernels
 from .lower_sparse_buffer import LowerSparseBuffer
 from .natural_arguments import AcceptNaturalArguments
 from .reduction_init import HoistReductionInit
@@ -38,6 +40,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
     enabled = lambda name: bool(config.get(name, False))  # noqa: E731
     blocks = [
         LowerSparseBuffer(),
+        FuseKernels(),
         HoistReductionInit(),
         s_tir.transform.CanonicalizeLoop(),
         s_tir.transform.LowerCrossThreadReduction(),
@@ -80,6 +83,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         tirx.transform.StmtSimplify(),
         tirx.transform.RemoveNoOp(),
         s_tir.transform.RewriteUnsafeSelect(),
+        FuseRowLoops(),
         HoistIndexLoads(),
         KeepRolled(),
     ]

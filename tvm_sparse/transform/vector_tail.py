@@ -4,7 +4,8 @@ A tile loop over a symbolic extent carries a predicate that would turn every vec
 into scalar code. This pass takes loops that a schedule annotated with ``"tvm_sparse.tail"`` (its
 value is the number of vector lanes), after blocks became loops and before TVM vectorises, and
 gives back full tiles without a predicate, then tiles of half the width, a quarter and so on, each
-at most once, and one masked vector for what is left.
+at most once, and one masked vector for what is left. With ``"tvm_sparse.lean"`` beside it, all that
+is left goes through one loop over masked vectors, which is less code.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tvm.sym import Analyzer
 
 from ._masked_vectors import mask_vector_loop
 from ._tile_loops import (
+    LEAN,
     TAIL,
     at_value,
     dtype_of,
@@ -93,7 +95,7 @@ def PeelVectorTail() -> tvm.transform.Pass:
 
 def _peel(loop: tirx.For, lanes: int, allocated: list[tirx.Buffer]) -> tirx.Stmt:
     """Split a tile loop into whole tiles, halved tiles and a masked vector."""
-    annotations = {key: value for key, value in loop.annotations.items() if key != TAIL}
+    annotations = {k: v for k, v in loop.annotations.items() if k not in (TAIL, LEAN)}
     plain = _with_loop(loop, loop.extent, loop.body, annotations)
     guard = tile_guard(loop)
     if guard is None:
@@ -110,6 +112,8 @@ def _peel(loop: tirx.For, lanes: int, allocated: list[tirx.Buffer]) -> tirx.Stmt
     tiles = analyzer.simplify(extent // width)
     if not _is_constant(tiles, 0):
         pieces.append((None, _with_loop(loop, tiles, bare, annotations)))
+    if LEAN in loop.annotations:
+        return _with_masked_rest(loop, allocations, pieces, (width, lanes, extent), allocated)
     for condition, piece, masked in _parts(extent, width, lanes, _walks_entries(loop.body)):
         needed = analyzer.simplify(condition)
         if _is_constant(needed, 0):
@@ -138,6 +142,27 @@ def _peel(loop: tirx.For, lanes: int, allocated: list[tirx.Buffer]) -> tirx.Stmt
         statements.append(body if always else tirx.IfThenElse(condition, body, None))
     if not statements:
         return tirx.Evaluate(0)
+    return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
+
+
+def _with_masked_rest(
+    loop: tirx.For, allocations: list[tirx.Stmt], whole: list[tuple], sizes, allocated: list
+) -> tirx.Stmt:
+    """Whole tiles, then masked vectors one after another: the least code."""
+    width, lanes, extent = sizes
+    vector = tirx.Var(f"{loop.loop_var.name}_rest", dtype_of(loop.loop_var))
+    base = extent // width * width + vector.astype(dtype_of(extent)) * lanes
+    body = _rebase(_narrow(loop.body, loop, width, lanes), loop.loop_var, width, base)
+    if body is None:
+        return loop
+    mask = partial(mask_vector_loop, allocated=allocated, most_lanes=lanes, needs=[])
+    body = tvm_ffi.structural_map(body, (tirx.For, mask))
+    vectors = Analyzer().simplify((extent % width + lanes - 1) // lanes)
+    statements = [*allocations, *(body for _, body in whole)]
+    if not _is_constant(vectors, 0):
+        zero = tirx.IntImm(dtype_of(vector), 0)
+        count = vectors.astype(dtype_of(vector))
+        statements.append(tirx.For(vector, zero, count, tirx.ForKind.SERIAL, body))
     return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
 
 

@@ -1,0 +1,5 @@
+"""Default CUDA schedules of the operators."""
+
+from . import parts
+
+__all__ = ["parts"]

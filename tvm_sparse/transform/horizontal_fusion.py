@@ -1,0 +1,125 @@
+"""Fuse independent row loops horizontally: one parallel region for all of them.
+
+Parts of a decomposed operand that have no row in common are such loops. On a CPU they share one parallel
+loop over tasks, cut as :func:`BalanceRows` cuts a loop alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby, pairwise
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from .balance import (
+    BALANCE,
+    DEFAULT_GRAIN,
+    TOGETHER,
+    Grain,
+    Shares,
+    grain_of,
+    shares_of,
+    tasks_in_parallel,
+)
+
+__all__ = ["FuseRowLoops"]
+
+
+def FuseRowLoops(grain: Grain = DEFAULT_GRAIN) -> tvm.transform.Pass:
+    """Build the pass that fuses neighbouring row loops of one group.
+
+    Parameters
+    ----------
+    grain : Grain
+        The size of a task.
+
+    Returns
+    -------
+    tvm.transform.Pass
+        A pass over PrimFuncs of loops. It leaves no serial copy of a loop, which would double the code of
+        every part.
+
+    Notes
+    -----
+    Before::
+
+        for i in T.parallel(m, annotations={"tvm_sparse.together": "c0", ...}):
+            first(i)
+        for i in T.parallel(n, annotations={"tvm_sparse.together": "c0", ...}):
+            second(i)
+
+    and after::
+
+        for task in T.parallel(first_tasks + second_tasks):
+            if 0 <= task < first_tasks:
+                for i in range(first_row(task), first_row(task + 1)):
+                    first(i)
+            if first_tasks <= task < first_tasks + second_tasks:
+                for i in range(...):
+                    second(i)
+
+    Examples
+    --------
+    >>> from tvm_sparse.transform import FuseRowLoops
+    >>> FuseRowLoops().info.name
+    'tvm_sparse.FuseRowLoops'
+    """
+
+    def transform(func: tirx.PrimFunc, _mod, _ctx) -> tirx.PrimFunc:
+        fused = []
+
+        def sequence(node: tirx.SeqStmt) -> tirx.Stmt:
+            parts: list[tirx.Stmt] = []
+            for name, group in groupby(node.seq, _group_of):
+                members = list(group)
+                if name is not None:
+                    fused.append(name)
+                    members = [_fuse(members, grain)]
+                parts += members
+            return parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
+
+        def alone(loop: tirx.For) -> tirx.Stmt:
+            if _group_of(loop) is None:
+                return loop
+            fused.append(loop)
+            return _fuse([loop], grain)
+
+        body = tvm_ffi.structural_map(func.body, (tirx.SeqStmt, sequence))
+        body = tvm_ffi.structural_map(body, (tirx.For, alone))
+        return func.with_body(body) if fused else func
+
+    fuse = tirx.transform.prim_func_pass(transform, opt_level=0, name="tvm_sparse.FuseRowLoops")
+    return tvm.transform.Sequential(
+        [fuse, tirx.transform.ConvertSSA()], name="tvm_sparse.FuseRowLoops"
+    )
+
+
+def _group_of(stmt: tirx.Stmt) -> str | None:
+    if not isinstance(stmt, tirx.For) or BALANCE not in stmt.annotations:
+        return None
+    name = stmt.annotations.get(TOGETHER)
+    return None if name is None else str(name)
+
+
+def _fuse(loops: Sequence[tirx.For], grain: Grain) -> tirx.Stmt:
+    shares = [shares_of(loop, grain_of(loop, grain)) for loop in loops]
+    if any(own is None for own in shares):
+        return tirx.SeqStmt(list(loops))
+    bindings = [binding for own in shares for binding in own.bindings]
+    ends: list[tvm.ir.Expr] = [tirx.IntImm("int64", 0)]
+    for own in shares:
+        end = tirx.Var("balance_end", "int64")
+        bindings.append(tirx.Bind(end, ends[-1] + own.tasks))
+        ends.append(end)
+    task = tirx.Var("balance_task", "int64")
+    choices = [_choice(task, own, *ends_of) for own, ends_of in zip(shares, pairwise(ends))]
+    body = choices[0] if len(choices) == 1 else tirx.SeqStmt(choices)
+    return tirx.SeqStmt([*bindings, tasks_in_parallel(task, ends[-1], body)])
+
+
+def _choice(task: tirx.Var, own: Shares, begin: tvm.ir.Expr, end: tvm.ir.Expr) -> tirx.Stmt:
+    local = tirx.Var("balance_local", "int64")
+    share = tirx.SeqStmt([tirx.Bind(local, task - begin), own.chunk(local)])
+    return tirx.IfThenElse(tirx.And(task >= begin, task < end), share, None)
