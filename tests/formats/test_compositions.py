@@ -268,6 +268,14 @@ def test_check_finds_an_entry_in_two_parts(packed):
         packed.check()
 
 
+def test_check_of_a_single_format_finds_values_in_padding():
+    part = BSR(2, 2).pack(sp.eye_array(3, format="csr"))
+    part.check()
+    part.values[0, 0, 1] = 1
+    with pytest.raises(ValueError, match="bsr2x2: expected zeros in padding, found other values"):
+        part.check()
+
+
 def test_check_finds_coordinates_outside_of_the_tensor(packed):
     packed.parts["h"].storage.arrays["indices"][1] = 4
     with pytest.raises(ValueError, match=r"h: expected coordinates of dimension 1 in 0\.\.3"):

@@ -18,6 +18,7 @@ from .format import (
     Format,
     Packed,
     as_index_dtype,
+    check_slots,
     describe,
     in_stored_order,
     prepare,
@@ -286,7 +287,9 @@ class PackedComposition:
         return {f"{name}_{part_name}": part.format.name for part_name, part in self.parts.items()}
 
     def check(self) -> None:
-        """Validate the parts' arrays against each other: ``validate="full"`` of a kernel's arguments.
+        """Validate the parts, and that every entry is in one of them.
+
+        A kernel looks at the arrays of each part on their own, also with ``validate="full"``.
 
         Raises
         ------
@@ -295,7 +298,7 @@ class PackedComposition:
             entry lies in two parts, or one is missing.
         """
         for name, part in self.parts.items():
-            _check_part(name, part, self.chosen[name].size)
+            check_slots(name, part, self.chosen[name].size)
         held = np.sort(np.concatenate(list(self.chosen.values())))
         if not np.array_equal(held, np.arange(held.size)):
             raise ValueError(f"{self.composition!r}: expected every entry in one part")
@@ -360,29 +363,3 @@ def _common_rank(parts: Mapping[str, Format]) -> int:
         found = ", ".join(f"{name} of {part.rank}" for name, part in parts.items())
         raise ValueError(f"parts: expected formats for tensors of one rank, found {found}")
     return ranks.pop()
-
-
-def _check_part(name: str, part: Packed, count: int) -> None:
-    slots, values = part.storage.slots, part.values.reshape(-1)
-    held = np.zeros(values.size, bool)
-    if slots.size != count or (count and not 0 <= slots.min() <= slots.max() < values.size):
-        raise ValueError(
-            f"{name}: expected {count} slots in 0..{values.size - 1}, found {slots.size} others"
-        )
-    held[slots] = True
-    if np.count_nonzero(held) != count:
-        raise ValueError(f"{name}: expected one entry in each slot, found one with several")
-    if values[~held].view(np.uint8).any():
-        raise ValueError(f"{name}: expected zeros in padding, found other values")
-    if part.format.marks_padding and values.dtype.kind in "fcV":
-        bits = values[slots].view(np.uint8).reshape(count, values.itemsize)
-        if not bits.any(axis=1).all():
-            raise ValueError(
-                f"{name}: expected -0.0 for an entry that is zero, found 0.0 as in padding"
-            )
-    for dim, (found, extent) in enumerate(zip(part.entries().coordinates, part.shape)):
-        if count and not 0 <= found.min() <= found.max() < extent:
-            raise ValueError(
-                f"{name}: expected coordinates of dimension {dim} in 0..{extent - 1}, found "
-                f"{found.min()}..{found.max()}"
-            )

@@ -225,6 +225,16 @@ class Packed:
         parts = {**self.storage.arrays, **self.storage.sizes}
         return {name: self.values, **{f"{name}_{key}": part for key, part in parts.items()}}
 
+    def check(self) -> None:
+        """Validate what a kernel cannot see from the arrays, such as values in padding.
+
+        Raises
+        ------
+        ValueError
+            If two entries share a slot, an entry lies outside of the tensor, or padding is not zero.
+        """
+        check_slots(self.format.name, self, self.storage.slots.size)
+
     def formats(self, name: str) -> dict[str, str]:
         """Return the name of the format by that of its values among the arguments."""
         return {name: self.format.name}
@@ -359,3 +369,30 @@ def check_positive(**sizes: int) -> None:
     for name, size in sizes.items():
         if not isinstance(size, Integral) or size < 1:
             raise ValueError(f"{name}: expected an integer of at least 1, found {size!r}")
+
+
+def check_slots(name: str, part: Packed, count: int) -> None:
+    """Refuse a tensor in which ``count`` entries do not have slots in the values to themselves."""
+    slots, values = part.storage.slots, part.values.reshape(-1)
+    held = np.zeros(values.size, bool)
+    if slots.size != count or (count and not 0 <= slots.min() <= slots.max() < values.size):
+        raise ValueError(
+            f"{name}: expected {count} slots in 0..{values.size - 1}, found {slots.size} others"
+        )
+    held[slots] = True
+    if np.count_nonzero(held) != count:
+        raise ValueError(f"{name}: expected one entry in each slot, found one with several")
+    if values[~held].view(np.uint8).any():
+        raise ValueError(f"{name}: expected zeros in padding, found other values")
+    if part.format.marks_padding and values.dtype.kind in "fcV":
+        bits = values[slots].view(np.uint8).reshape(count, values.itemsize)
+        if not bits.any(axis=1).all():
+            raise ValueError(
+                f"{name}: expected -0.0 for an entry that is zero, found 0.0 as in padding"
+            )
+    for dim, (found, extent) in enumerate(zip(part.entries().coordinates, part.shape)):
+        if count and not 0 <= found.min() <= found.max() < extent:
+            raise ValueError(
+                f"{name}: expected coordinates of dimension {dim} in 0..{extent - 1}, found "
+                f"{found.min()}..{found.max()}"
+            )
