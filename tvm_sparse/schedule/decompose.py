@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import tvm_ffi
 from tvm import tirx
@@ -374,12 +375,12 @@ def _distinct_names(variables: Sequence[Var], iteration: SparseIteration) -> lis
     names = [var.name for var in variables]
     taken = {var.name for var in iteration.iter_vars}
     renamed = []
-    for k, var in enumerate(variables):
-        if names.count(var.name) > 1:
-            renamed.append(Var(f"{var.name}_{names[:k].count(var.name)}", str(var.ty.dtype)))
-        else:
-            renamed.append(var)
-    del taken
+    for var in variables:
+        name = var.name
+        if names.count(name) > 1:
+            name = next(f"{name}_{n}" for n in count() if f"{name}_{n}" not in taken)
+            taken.add(name)
+        renamed.append(Var(name, str(var.ty.dtype)))
     return renamed
 
 
