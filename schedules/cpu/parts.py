@@ -65,8 +65,9 @@ def schedule(
         share_rows(sch, row, indptr)
         if lean:
             sch.annotate(sch.get_loops(block)[0], "tvm_sparse.lean", True)
+        if lean or part in groups:
             sch.annotate(row, "tvm_sparse.together", groups.get(part, part))
-        else:
+        if not lean:
             version_widths(sch, row, COMMON_WIDTHS)
     if f"{name}_init_0" in names:
         _schedule_init(sch, sch.get_sblock(f"{name}_init_0"), target)

@@ -21,6 +21,7 @@ from tvm_sparse.formats import (
     Bucket,
     Entries,
     Format,
+    FurtherPieces,
     LongBucket,
     Ragged,
 )
@@ -128,6 +129,7 @@ CASES = (
     Case("sr_bcrs8x1", SRBCRS(8, 1)),
     Case("bucket3", Bucket(3), arrange=_at_most(3)),
     Case("long_bucket2", LongBucket(2)),
+    Case("further_pieces2", FurtherPieces(2)),
     Case("csf1", CSF(1)),
     Case("csf1_compressed", CSF(1, compressed_root=True)),
     Case("csf2_columns", CSF(2, order=(1, 0), compressed_root=True)),

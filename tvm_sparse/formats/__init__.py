@@ -15,6 +15,7 @@ from .entries import Entries, as_entries
 from .format import Format, Packed, Storage
 from .hyb import Hyb
 from .layout import Layout, LayoutBuilder, StoredAxis
+from .pieces import FurtherPieces, Pieces
 from .ragged import Ragged
 from .relational_hyb import RelationalHyb
 from .sr_bcrs import SRBCRS
@@ -35,12 +36,14 @@ __all__ = [
     "EmptyRows",
     "Entries",
     "Format",
+    "FurtherPieces",
     "Hyb",
     "Layout",
     "LayoutBuilder",
     "LongBucket",
     "Packed",
     "PackedComposition",
+    "Pieces",
     "Ragged",
     "RelationalHyb",
     "Storage",

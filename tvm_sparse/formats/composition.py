@@ -289,7 +289,7 @@ class PackedComposition:
     def check(self) -> None:
         """Validate the parts, and that every entry is in one of them.
 
-        A kernel looks at the arrays of each part on their own, also with ``validate="full"``.
+        Part of ``validate="full"`` of a kernel.
 
         Raises
         ------

@@ -63,6 +63,9 @@ class Format(ABC):
     covers : tuple of int
         Dimensions of which the axes visit every coordinate once, whether it holds entries or not. A
         result over these is initialised by the part itself.
+    combines : bool
+        Whether rows repeat, a few times: each stored row then computes its contribution at a place of
+        its own, and they are added to the result one after another.
     """
 
     name: str
@@ -70,6 +73,7 @@ class Format(ABC):
     keeps_duplicates: bool = False
     marks_padding: bool = False
     covers: tuple[int, ...] = ()
+    combines: bool = False
 
     @abstractmethod
     def layout(self, prefix: str, shape: Sequence[Expr], index_dtype: str = "int32") -> Layout:
@@ -226,7 +230,9 @@ class Packed:
         return {name: self.values, **{f"{name}_{key}": part for key, part in parts.items()}}
 
     def check(self) -> None:
-        """Validate what a kernel cannot see from the arrays, such as values in padding.
+        """Validate what index arrays do not tell, such as values in padding.
+
+        Part of ``validate="full"`` of a kernel.
 
         Raises
         ------

@@ -44,7 +44,7 @@ class Binding:
         self, signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
         self.signature = signature
-        self.packed_shapes: dict[str, Sequence[int]] = {}
+        self.packed: dict[str, Any] = {}
         self.values = self._assign(args, kwargs)
         self.framework = framework_of(
             [value for name, value in self.values.items() if name in signature.inputs]
@@ -82,7 +82,7 @@ class Binding:
             if not _is_packed(value):
                 yield key, value
                 continue
-            self.packed_shapes[key] = value.shape
+            self.packed[key] = value
             self._check_formats(key, value.formats(key))
             for name, part in value.arguments(key).items():
                 if name in self.signature.by_name:
@@ -222,8 +222,6 @@ class Binding:
             if matrix is None or not is_sparse_matrix(matrix):
                 continue
             label = signature.label(name)
-            if name in signature.tensors:
-                self.packed_shapes[name] = matrix.shape
             axes, fmt = signature.sparse_axes(name), signature.formats.get(name)
             arrays = unpack_sparse(label, matrix, axes, self._known(), fmt)
             for other, indices in arrays.indices.items():
@@ -322,9 +320,10 @@ class Binding:
             for name, arrays in self.matrices.items()
             for text, value in arrays.sizes
         ]
-        for name, shape in self.packed_shapes.items():
+        tensors = self.packed | {name: self.values[name] for name in self.matrices}
+        for name, tensor in tensors.items():
             texts = self.signature.tensors.get(name, [])
-            equations += [(name, dimension(t), size) for t, size in zip(texts, shape)]
+            equations += [(name, dimension(t), size) for t, size in zip(texts, tensor.shape)]
         for name, view in self.views.items():
             shape = self.signature.shapes[name]
             if view.ndim == len(shape) and name not in self.matrices:
@@ -405,6 +404,9 @@ class Binding:
             )
 
     def _check_structure(self, level: str) -> None:
+        if level == "full":
+            for packed in self.packed.values():
+                packed.check()  # padding, and the parts of a composition against each other
         for axis in self.signature.given_axes:
             self._check_ends(axis)
             extent = self.signature.extent(axis, "length")

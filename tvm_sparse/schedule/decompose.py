@@ -26,9 +26,15 @@ from ..ir.function import FORMATS_ATTR, TENSORS_ATTR
 from ..transform._layout import size_text
 from ..transform.fill_outputs import COVER_MARK
 from ..transform.promote_accumulators import promote_accumulators
-from .iterations import find_iteration, iterations_of, replace_iteration, with_fields
+from .iterations import (
+    find_iteration,
+    iterations_of,
+    position_of_iterator,
+    replace_iteration,
+    with_fields,
+)
 
-__all__ = ["decompose_operands"]
+__all__ = ["decompose_operands", "operand_over"]
 
 
 #: Unsigned integers as wide as a float.
@@ -96,17 +102,46 @@ def decompose_operands(
         groups = {**(covering or {}), **{(p.name,): p.format.covers for p in parts}}
         first = _covering_parts(iteration, places, groups)
         parts = sorted(parts, key=lambda part: part.name not in first)
-    new = [
-        _part_iteration(
+    new: list[SparseIteration] = []
+    temporaries: list[SparseBuffer] = []
+    for part in parts:
+        made = _part_iteration(
             iteration, operands, places, part, with_init=not reduced or part.name in first
         )
-        for part in parts
-    ]
+        if reduced and part.format.combines:
+            contributions, *pair = _contribution_iterations(made, label)
+            temporaries.append(contributions)
+            new += pair
+        else:
+            new.append(made)
     if reduced and iteration.init is not None and not first:
-        new.insert(0, _init_iteration(iteration))
+        new.insert(0, _init_iteration(func, iteration))
     changed = replace_iteration(func, iteration, new)
+    changed = changed.with_body(changed.body, [*changed.temporaries, *temporaries])
     changed = _with_parameters(changed, operands, parts)
     return _with_tensors(changed, func, operands, parts), [it.name for it in new]
+
+
+def operand_over(func: SparseFunc, iteration_name: str, iterator: str) -> str:
+    """Return the one parameter that is stored over the axis of an iterator.
+
+    Raises
+    ------
+    SparseProgramError
+        If there is none, or several.
+    """
+    label = f"sparse_split: iteration {iteration_name}"
+    iteration = find_iteration(func, iteration_name)
+    place = position_of_iterator(iteration, iterator, label)
+    axis = iteration.iterators[place][0]
+    names = [buffer.name for buffer in func.buffers if axis in list(buffer.axes)]
+    if not axis.is_variable or len(names) != 1:
+        found = ", ".join(names) or "none"
+        raise SparseProgramError(
+            f"{label}: expected iterator {iterator} over the stored entries of one operand, found axis "
+            f"{axis.name} ({axis.kind}) of {found}"
+        )
+    return names[0]
 
 
 # --- what may be decomposed --------------------------------------------------------------------
@@ -350,6 +385,56 @@ def _part_iteration(
     )
 
 
+def _contribution_iterations(
+    iteration: SparseIteration, label: str
+) -> tuple[SparseBuffer, SparseIteration, SparseIteration]:
+    """Let each stored row compute its contribution on its own; then add them one after another."""
+    store = iteration.body
+    if not isinstance(store, tirx.BufferStore):
+        raise SparseProgramError(
+            f"{label}: expected one statement, to combine what pieces contribute"
+        )
+    update = accumulation_of(store, label)
+    spatial = [(axis, var) for axis, kind, var in iteration.iterators if kind == "S"]
+    dtype = str(store.value.ty.dtype)
+    buffer = declare_buffer([axis.length for axis, _ in spatial], dtype, f"{iteration.name}_own")
+    contributions = SparseBuffer(
+        buffer=buffer, axes=[axis for axis, _ in spatial], default=tirx.const(0, dtype)
+    )
+    own = [var for _, var in spatial]
+    compute = with_fields(
+        iteration,
+        annotations={**dict(iteration.annotations), COVER_MARK: True},
+        init=tirx.BufferStore(buffer, update.neutral(dtype), own),
+        body=tirx.BufferStore(
+            buffer, update.combine(tirx.BufferLoad(buffer, own), update.term), own
+        ),
+    )
+    fresh = {var: Var(var.name, str(var.ty.dtype)) for var in own}
+    rename = [(Var, lambda var: fresh.get(var, var))]
+    indices = [tvm_ffi.structural_map(index, rename) for index in store.indices]
+    used = set().union(*(_variables(index) for index in indices))
+    own_load = tirx.BufferLoad(buffer, list(fresh.values()))
+    add = with_fields(
+        iteration,
+        axes=contributions.axes,
+        kinds="".join("S" if var in used else "R" for var in fresh.values()),
+        iter_vars=list(fresh.values()),
+        body=tirx.BufferStore(
+            store.buffer, update.combine(tirx.BufferLoad(store.buffer, indices), own_load), indices
+        ),
+        init=None,
+        name=f"{iteration.name}_add",
+    )
+    return contributions, compute, add
+
+
+def _variables(expr: Expr) -> set[Var]:
+    found: set[Var] = set()
+    tvm_ffi.structural_walk(expr, [(Var, found.add)])
+    return found
+
+
 def _without_padding(body: tirx.Stmt, part: _Part, stored_vars: Sequence[Var]) -> tirx.Stmt:
     """Run a body for entries alone: all bits of a padding slot are zero, and those of no entry are."""
     stored = _stored_buffers(body)
@@ -397,7 +482,7 @@ def _order_loops(
             place = max(place, where.get(ancestor, 0))
         where[axis] = place
         kinds = {iteration.kinds[places[dim]] for dim in stored.dims}
-        kind = "S" if kinds == {"S"} and stored.distinct else "R"
+        kind = "S" if kinds == {"S"} and (stored.distinct or part.format.combines) else "R"
         slots[place].append((axis, kind, var))
     loops = []
     for place, (axis, kind, var) in enumerate(iteration.iterators):
@@ -405,11 +490,26 @@ def _order_loops(
     return loops
 
 
-def _init_iteration(iteration: SparseIteration) -> SparseIteration:
-    """The initialisation of the result, over the spatial iterators that it uses."""
+def _init_iteration(func: SparseFunc, iteration: SparseIteration) -> SparseIteration:
+    """The initialisation of the result, over the spatial iterators that it uses.
+
+    They range over the axes that the result is stored over: those of the operand may be stored under an
+    axis that is reduced.
+    """
+    result_axes: dict[Var, Axis] = {}
+
+    def note(store: tirx.BufferStore) -> None:
+        buffer = func.sparse_buffers.get(store.buffer)
+        for index, axis in zip(store.indices, buffer.axes if buffer is not None else ()):
+            if isinstance(index, Var) and axis.parent_axis is None:
+                result_axes[index] = axis
+
+    tvm_ffi.structural_walk(iteration.init, [(tirx.BufferStore, note)])
     used: set[Var] = set()
     tvm_ffi.structural_walk(iteration.init, [(Var, used.add)])
-    spatial = [(axis, var) for axis, kind, var in iteration.iterators if kind == "S"]
+    spatial = [
+        (result_axes.get(var, axis), var) for axis, kind, var in iteration.iterators if kind == "S"
+    ]
     needed = {axis for axis, var in spatial if var in used}
     for axis in list(needed):
         needed |= set(ancestors(axis))

@@ -10,11 +10,11 @@ import tvm
 from tvm import s_tir
 
 from ..errors import SparseProgramError
-from ..formats import Format, Packed, PackedComposition
+from ..formats import Format, Packed, PackedComposition, Pieces
 from ..formats.composition import name_parts
 from ..ir import SparseFunc, verify
 from ..transform import LowerSparseBuffer, LowerSparseIteration
-from .decompose import decompose_operands
+from .decompose import decompose_operands, operand_over
 from .iterations import find_iteration, replace_iteration, with_fields
 from .reorder import fuse_axes, reorder_axes
 from .trace import IterationHandle, IteratorHandle, Sample, Trace
@@ -228,6 +228,65 @@ class SparseSchedule:
             "formats": dict(parts) if not hasattr(formats, "parts") else formats,
         }
         return self._record("decompose_format", arguments, handles)
+
+    def sparse_split(
+        self, iteration: Iteration, axis: Iterator, entries: int
+    ) -> list[IterationHandle]:
+        """Cut long rows into pieces of at most so many stored entries, and combine their results.
+
+        The load of a parallel loop is then balanced over entries, not rows: no unit of work has more
+        than `entries`.
+
+        Parameters
+        ----------
+        iteration : IterationHandle or str
+            The iteration.
+        axis : IteratorHandle or str
+            The iterator over the stored entries of a row; the operand is the buffer stored over it.
+        entries : int
+            Most entries of a piece.
+
+        Returns
+        -------
+        list of IterationHandle
+            The first pieces of all rows; the further pieces; and what adds these to the result.
+
+        Raises
+        ------
+        SparseProgramError
+            If the axis holds no stored entries of one matrix, or as :meth:`decompose_format`.
+
+        Notes
+        -----
+        It decomposes the operand by :class:`tvm_sparse.formats.Pieces`, which packs the argument of
+        the kernel. Before::
+
+            with S.sp_iter([I, J, K], "SRS", "spmm") as [i, j, k]:
+                with S.init():
+                    C[i, k] = 0.0
+                C[i, k] = C[i, k] + A[i, j] * B[j, k]
+
+        and after ``sch.sparse_split("spmm", "j", 1024)``::
+
+            with S.sp_iter([HI, HJ, K], "SRS", "spmm_head") as [i, j, k]:
+                with S.init():
+                    C[i, k] = 0.0
+                C[i, k] = C[i, k] + A_head[i, j] * B[j, k]
+            with S.sp_iter([T, TI, TJ, K], "SSRS", "spmm_tail") as [t, i, j, k]:
+                with S.init():
+                    own[t, i, k] = 0.0
+                own[t, i, k] = own[t, i, k] + A_tail[t, i, j] * B[j, k]
+            with S.sp_iter([T, TI, K], "RSS", "spmm_tail_add") as [t, i, k]:
+                C[i, k] = C[i, k] + own[t, i, k]
+        """
+        handle = self._handle(iteration)
+        func = self._functions()[handle.function]
+        operand = operand_over(func, handle.name, _names([axis])[0])
+        func_of = {"iteration": iteration, "axis": axis, "entries": entries}
+        mark = len(self.trace.entries)
+        made = self.decompose_format(iteration, operand, Pieces(entries))
+        del self.trace.entries[mark:]
+        return self._record("sparse_split", func_of, made)
 
     # --- the rest ---
 
