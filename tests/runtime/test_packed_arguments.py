@@ -68,6 +68,17 @@ def test_a_tensor_in_one_format_does_not_stand_for_a_sum_of_parts(build, fmt):
         build(PARTS)(a=fmt.pack(MATRIX), b=DENSE)
 
 
+def test_arrays_that_the_layout_does_not_declare_are_named(build):
+    class Extra(CSR):
+        def store(self, entries, index_dtype):
+            storage = super().store(entries, index_dtype)
+            storage.arrays["extra"] = storage.slots
+            return storage
+
+    with pytest.raises(TypeError, match="'a': its layout declares no array 'a_extra'"):
+        build(CSR())(a=Extra().pack(MATRIX), b=DENSE)
+
+
 def test_packed_tensors_are_passed_by_name(build):
     with pytest.raises(TypeError, match="expected packed tensors by name, as in a=, found one as"):
         build(PARTS)(PARTS.pack(MATRIX), DENSE)

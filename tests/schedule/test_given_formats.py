@@ -7,6 +7,11 @@ from tvm_sparse import SparseSchedule, schedules
 from tvm_sparse.formats import BSR, CSR, Composition, Hyb
 
 
+class Hyphened(CSR):
+    def __init__(self) -> None:
+        self.name = "c-sr"
+
+
 def names_of(formats) -> list[str]:
     made = SparseSchedule(schedules.spmm.program()).decompose_format("spmm", "A", formats)
     return [handle.name for handle in made]
@@ -36,6 +41,8 @@ def test_parts_are_iterations_by_name(formats, expected):
         ([], ValueError, "expected one format or more, found none"),
         ({}, ValueError, "expected one format or more, found none"),
         ([CSR(), CSR()], ValueError, "two have the same name"),
+        ({"a b": CSR()}, ValueError, "expected names that are identifiers, found 'a b'"),
+        (Hyphened(), ValueError, "expected names that are identifiers, found 'c-sr'"),
     ],
 )
 def test_other_things_are_refused_by_name(formats, kind, message):

@@ -33,6 +33,18 @@ def test_replay_of_a_read_trace_gives_the_same_program(formats):
     assert str(again.trace) == str(schedule.trace)
 
 
+class Forgetful(BSR):
+    def __init__(self, size: int) -> None:
+        super().__init__(size, size)
+
+
+def test_a_format_that_cannot_be_saved_is_shown():
+    trace = schedule_over(Forgetful(2)).trace
+    assert "formats=<Forgetful bsr2x2>" in str(trace)
+    with pytest.raises(TypeError, match=r"Forgetful needs an attribute for each .*none for size"):
+        trace.as_json()
+
+
 @pytest.mark.parametrize(
     "path, message",
     [

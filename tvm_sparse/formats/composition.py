@@ -75,8 +75,6 @@ class Composition:
         self.keeps_duplicates = keeps_duplicates
         self.rank = _common_rank(self._parts)
         for name, part in self._parts.items():
-            if not name.isidentifier():
-                raise ValueError(f"parts: expected names that are identifiers, found {name!r}")
             if keeps_duplicates and not part.keeps_duplicates:
                 raise ValueError(
                     f"parts: {name} ({part.name}) sums repeated coordinates, which the composition "
@@ -350,6 +348,9 @@ def name_parts(parts: Mapping[str, Format] | Sequence[Format], label: str) -> di
         if not isinstance(part, Format):
             hint = "; name its parts, as in **hyb.parts" if isinstance(part, Composition) else ""
             raise TypeError(f"{label}: expected a Format for each part, found {part!r}{hint}")
+    for name in named:
+        if not name.isidentifier():
+            raise ValueError(f"{label}: expected names that are identifiers, found {name!r}")
     if not named:
         raise ValueError(f"{label}: expected one format or more, found none")
     if len(named) < len(found):

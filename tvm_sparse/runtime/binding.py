@@ -103,6 +103,9 @@ class Binding:
 
     def _other_parts(self, key: str, array: str, found: Any) -> str:
         """Say why the kernel does not take an array of a packed tensor, and what to pass."""
+        formats = self.signature.formats
+        if key in self.signature.tensors and found.formats(key).items() <= formats.items():
+            return f"{self.signature.label(key)}: its layout declares no array {array!r}"
         if key in self.signature.tensors:
             return f"{self.signature.label(key)}: expected {self._wanted(key)}, found {found!r}"
         return (

@@ -10,7 +10,7 @@ import tvm
 from tvm import s_tir
 
 from ..errors import SparseProgramError
-from ..formats import Format, Packed, PackedComposition, Pieces
+from ..formats import Composition, Format, Packed, PackedComposition, Pieces
 from ..formats.composition import name_parts
 from ..ir import SparseFunc, verify
 from ..transform import LowerSparseBuffer, LowerSparseIteration
@@ -225,7 +225,7 @@ class SparseSchedule:
         arguments = {
             "iteration": iteration,
             "operand": operand if isinstance(operand, str) else operands,
-            "formats": dict(parts) if not hasattr(formats, "parts") else formats,
+            "formats": formats if isinstance(formats, Format | Composition) else dict(parts),
         }
         return self._record("decompose_format", arguments, handles)
 
@@ -435,8 +435,11 @@ def _names(iterators: Sequence[Iterator]) -> list[str]:
 
 def _named_parts(formats: Any) -> dict[str, Format]:
     if isinstance(formats, Format):
+        name_parts([formats], "formats")
         return {"": formats}
     if isinstance(formats, Packed | PackedComposition):
         what = "format" if isinstance(formats, Packed) else "composition"
         raise TypeError(f"formats: expected a description, found a tensor; pass its .{what}")
-    return dict(formats.parts) if hasattr(formats, "parts") else name_parts(formats, "formats")
+    if isinstance(formats, Composition):
+        return dict(formats.parts)
+    return name_parts(formats, "formats")

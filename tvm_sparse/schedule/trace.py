@@ -214,7 +214,11 @@ def _show(value: Any, names: Mapping[Any, str]) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{k!r}: {_show(v, names)}" for k, v in value.items()) + "}"
     if _is_described(value):
-        arguments = ", ".join(f"{k}={_show(v, names)}" for k, v in _description(value).items())
+        try:
+            described = _description(value)
+        except TypeError:  # it can be shown, if not saved
+            return repr(value)
+        arguments = ", ".join(f"{k}={_show(v, names)}" for k, v in described.items())
         return f"{type(value).__name__}({arguments})"
     return repr(value)
 
