@@ -58,17 +58,18 @@ print(hyb.pack(graph))
 # out.
 
 schedule = SparseSchedule(schedules.spmm.program().specialize({"f": FEATURES}))
-schedule.show()
 
 
-def iterations(schedule):
-    """Return the text of a program from its first iteration on."""
+def show(title, schedule):
+    """Print a program from its first iteration on."""
     text = schedule.mod["spmm"].script()
-    return text[text.index("    with S.sp_iter") :]
+    print(f"--- {title} ---\n{text[text.index('    with S.sp_iter') :]}")
 
 
+show("before", schedule)
 blocks, rest = schedule.decompose_format("spmm", "A", parts)
-print(iterations(schedule))
+show("decomposed", schedule)
+print("parameters:", ", ".join(schedule.mod["spmm"].arg_names))
 
 # %% [4] Schedule a part at the level of coordinates
 #
@@ -80,7 +81,7 @@ i_block, i_within, j_block, j_within, feature = schedule.get_axes(blocks)
 schedule.sparse_reorder(blocks, [i_block, i_within, feature, j_block, j_within])
 i, j, _ = schedule.get_axes(rest)
 schedule.sparse_fuse(rest, [i, j])
-print(iterations(schedule))
+show("reordered and fused", schedule)
 
 # What would change the result is refused.
 try:
@@ -95,7 +96,7 @@ except tvm_sparse.SparseProgramError as error:
 
 print(schedule.trace)
 text = schedule.trace.as_json()
-print(f"{text[:120]} ... ({len(text)} characters)")
+print(f"{len(text)} characters of JSON")
 again = SparseSchedule(schedules.spmm.program().specialize({"f": FEATURES}))
 Trace.from_json(text).apply(again)
 assert again.mod["spmm"].script() == schedule.mod["spmm"].script()
@@ -221,7 +222,7 @@ print(packed)
 
 schedule = SparseSchedule(schedules.spmm.program())
 schedule.decompose_format("spmm", "A", banded)
-print(iterations(schedule))
+show("band and rest", schedule)
 kernel = tvm_sparse.compile(schedule)
 assert np.allclose(kernel(a=packed, b=features), chain @ features, rtol=1e-4)
 print("the kernel over our own format agrees with SciPy")
