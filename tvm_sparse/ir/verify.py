@@ -18,7 +18,7 @@ from .buffer import SparseBuffer, ancestors
 from .function import SparseFunc
 from .iteration import SparseIteration
 
-__all__ = ["verify"]
+__all__ = ["unseparated_axes", "verify"]
 
 _INTEGERS = ("int", "uint", "bool")
 
@@ -239,18 +239,15 @@ def _check_init(node: SparseIteration) -> Iterator[_Problem]:
 def _check_kinds(node: SparseIteration) -> Iterator[_Problem]:
     """A spatial iterator must tell the results of different entries apart."""
     where = f"iteration {node.name}"
-    spatial = {var: axis for axis, kind, var in node.iterators if kind == "S"}
     reduction = {var: axis for axis, kind, var in node.iterators if kind == "R"}
+    for store, axis in unseparated_axes(node):
+        yield _Problem(
+            f"{where}: axis {axis.name} is marked S (spatial), but {store.buffer.name} is "
+            f"stored at the same place for all of its entries; mark {axis.name} R "
+            "(reduction) and give an init",
+            store.span or node.span,
+        )
     for store in _own_stores(node):
-        used = set().union(*(_used_variables(index) for index in store.indices), set())
-        for var, axis in spatial.items():
-            if var not in used and not _is_told_apart(axis, used, spatial):
-                yield _Problem(
-                    f"{where}: axis {axis.name} is marked S (spatial), but {store.buffer.name} is "
-                    f"stored at the same place for all of its entries; mark {axis.name} R "
-                    "(reduction) and give an init",
-                    store.span or node.span,
-                )
         if node.init is None:
             continue
         for index in store.indices:
@@ -262,6 +259,20 @@ def _check_kinds(node: SparseIteration) -> Iterator[_Problem]:
                     f"on reduction axis {names}",
                     store.span or node.span,
                 )
+
+
+def unseparated_axes(node: SparseIteration) -> list[tuple[tirx.BufferStore, Axis]]:
+    """Return the spatial axes whose entries share a place in a result, each with the store."""
+    spatial = {var: axis for axis, kind, var in node.iterators if kind == "S"}
+    found = []
+    for store in _own_stores(node):
+        used = set().union(*(_used_variables(index) for index in store.indices), set())
+        found += [
+            (store, axis)
+            for var, axis in spatial.items()
+            if var not in used and not _is_told_apart(axis, used, spatial)
+        ]
+    return found
 
 
 def _is_told_apart(axis: Axis, used: set[Var], spatial: dict[Var, Axis]) -> bool:

@@ -67,8 +67,11 @@ def _definition(func: SparseFunc) -> ast.FunctionDef:
 
 
 def _unique_names(func: SparseFunc) -> dict[Axis | Var, str]:
-    """Names for axes and parameters that clash with nothing else in the function."""
-    taken: set[str] = set()
+    """Names for axes and parameters that clash with nothing else in the function.
+
+    Handles keep the names of the arguments, by which a kernel is called.
+    """
+    taken = {name for param, name in zip(func.params, func.arg_names) if tirx.is_buffer_var(param)}
     reserved = {"S", "T", "I"}
 
     def fresh(name: str) -> str:
@@ -210,7 +213,6 @@ class _Rewriter(ast.NodeTransformer):
     def __init__(self, func: SparseFunc, names: dict) -> None:
         self.func = func
         self.names = names
-        taken = set(names.values())
         #: Buffers that the body reads; index arrays among them need a name of their own.
         self._loaded: set[Var] = set()
         tvm_ffi.structural_walk(
@@ -219,7 +221,7 @@ class _Rewriter(ast.NodeTransformer):
         #: Handle parameter by the name of the buffer it is matched with.
         self._handles: dict[str, str] = {}
         for param, name in zip(func.params, func.arg_names):
-            self._handles[names[param]] = f"{name}_handle" if name in taken else name
+            self._handles[names[param]] = name
 
     def rewrite(self, definition: ast.FunctionDef) -> ast.FunctionDef:
         func, names = self.func, self.names

@@ -1,16 +1,21 @@
 """Accumulate half-precision reductions in float32 and round once.
 
-A running sum kept in float16 sticks at 2048; here the reduction goes to a float32 temporary of the
-same axes and a second iteration rounds it.
+A running sum kept in float16 sticks at 2048; here the program computes in a float32 temporary of the
+same axes, and its last iteration rounds it. The temporary stands for the result throughout: several
+iterations may write parts of it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, TensorLoad, Var
 
 from ..ir import SparseBuffer, SparseFunc, SparseIteration
+from ..ir.buffer import declare_buffer
+from .fill_outputs import buffer_roles
 
 __all__ = ["promote_accumulators"]
 
@@ -18,9 +23,23 @@ _HALF = ("float16", "bfloat16")
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
 
 
-def promote_accumulators(func: SparseFunc) -> SparseFunc:
+def promote_accumulators(func: SparseFunc, keep: Collection[Var] = ()) -> SparseFunc:
     """Rewrite reductions into float16 or bfloat16 buffers.
 
+    Parameters
+    ----------
+    func : SparseFunc
+        The function.
+    keep : collection of tvm.ir.Var
+        Buffers to leave as they are.
+
+    Returns
+    -------
+    SparseFunc
+        The function itself if it has no such reductions.
+
+    Notes
+    -----
     Before::
 
         with S.sp_iter([I, J], "SR", "rows") as [i, j]:
@@ -37,92 +56,91 @@ def promote_accumulators(func: SparseFunc) -> SparseFunc:
             B_sum[i] = B_sum[i] + T.Cast("float32", A[i, j])
         with S.sp_iter([I], "S", "rows_cast") as [i]:
             B[i] = T.Cast("float16", B_sum[i])
+
+    A buffer that the program reads before it writes it is copied to the temporary first.
     """
-    sparse = func.sparse_buffers
-    added: list[SparseBuffer] = []
-
-    def visit(node: SparseIteration, mutator) -> tirx.Stmt:
-        targets = _half_targets(node, sparse)
-        if not targets:
-            return mutator.default_mutate(node)
-        sums = {}
-        for buffer in targets:
-            wide = tirx.decl_buffer(buffer.buffer.ty.shape, "float32", f"{buffer.name}_sum")
-            default = tirx.Cast("float32", buffer.default)
-            temporary = SparseBuffer(buffer=wide, axes=list(buffer.axes), default=default)
-            added.append(temporary)
-            sums[buffer.buffer] = wide
-        promoted = SparseIteration(
-            axes=node.axes,
-            kinds=node.kinds,
-            iter_vars=node.iter_vars,
-            body=_promote(node.body, sums),
-            init=_promote(node.init, sums),
-            name=node.name,
-            annotations=node.annotations,
-            span=node.span,
-        )
-        casts = [_cast_iteration(buf, sums[buf.buffer], node.name) for buf in targets]
-        return tirx.SeqStmt([promoted, *casts])
-
-    body = tvm_ffi.structural_mutate(func.body, [(SparseIteration, visit)])
-    if not added:
+    targets = [(buffer, name) for buffer, name in _half_targets(func) if buffer.buffer not in keep]
+    if not targets:
         return func
-    return func.with_body(body, temporaries=[*func.temporaries, *added])
+    sums: dict[Var, Var] = {}
+    temporaries = [*func.temporaries]
+    copies: list[tirx.Stmt] = []
+    casts: list[tirx.Stmt] = []
+    roles = buffer_roles(func)
+    for buffer, name in targets:
+        wide = declare_buffer(buffer.buffer.ty.shape, "float32", f"{buffer.name}_sum")
+        sums[buffer.buffer] = wide
+        default = _widen(buffer.default)
+        temporaries.append(SparseBuffer(buffer=wide, axes=list(buffer.axes), default=default))
+        if buffer in func.temporaries:
+            temporaries.remove(buffer)
+            continue
+        if roles[buffer.buffer] == "inout":
+            copies.append(_copy_iteration(buffer, buffer.buffer, wide, f"{name}_copy"))
+        casts.append(_copy_iteration(buffer, wide, buffer.buffer, f"{name}_cast"))
+    body = tirx.SeqStmt([*copies, _promote(func.body, sums), *casts])
+    return func.with_body(body, temporaries=temporaries)
 
 
-def _half_targets(node: SparseIteration, sparse: dict[Var, SparseBuffer]) -> list[SparseBuffer]:
-    targets: list[SparseBuffer] = []
+def _half_targets(func: SparseFunc) -> list[tuple[SparseBuffer, str]]:
+    """Half-precision buffers that iterations reduce into, each with the name of the first of them."""
+    sparse = func.sparse_buffers
+    found: dict[SparseBuffer, str] = {}
 
-    def check(store: tirx.BufferStore) -> None:
-        buffer = sparse.get(store.buffer)
-        if buffer is not None and buffer.dtype in _HALF and buffer not in targets:
-            targets.append(buffer)
+    def check(node: SparseIteration) -> None:
+        def note(store: tirx.BufferStore) -> None:
+            buffer = sparse.get(store.buffer)
+            if buffer is not None and buffer.dtype in _HALF:
+                found.setdefault(buffer, node.name)
 
-    if node.init is not None and "R" in node.kinds:
-        tvm_ffi.structural_walk(node.init, [(tirx.BufferStore, check)])
-    return targets
+        if node.init is not None and "R" in node.kinds:
+            tvm_ffi.structural_walk(node.init, [(tirx.BufferStore, note)])
+
+    tvm_ffi.structural_walk(func.body, [(SparseIteration, check)])
+    return list(found.items())
 
 
 def _promote(stmt: tirx.Stmt, sums: dict[Var, Var]) -> tirx.Stmt:
     def store(node: tirx.BufferStore, mutator) -> tirx.Stmt:
         if node.buffer not in sums:
             return mutator.default_mutate(node)
-        return tirx.BufferStore(sums[node.buffer], _widen(node.value, sums), node.indices)
+        value = _widen(mutator.mutate(node.value))
+        indices = [mutator.mutate(index) for index in node.indices]
+        return tirx.BufferStore(sums[node.buffer], value, indices, node.span)
 
     def load(node: TensorLoad, mutator) -> Expr:
         if node.source not in sums:
             return mutator.default_mutate(node)
-        return tirx.Cast(str(node.ty.dtype), tirx.BufferLoad(sums[node.source], node.indices))
+        indices = [mutator.mutate(index) for index in node.indices]
+        return tirx.Cast(str(node.ty.dtype), tirx.BufferLoad(sums[node.source], indices))
 
     return tvm_ffi.structural_mutate(stmt, [(tirx.BufferStore, store), (TensorLoad, load)])
 
 
-def _widen(expr: Expr, sums: dict[Var, Var]) -> Expr:
+def _widen(expr: Expr) -> Expr:
     """Evaluate a half-precision expression in float32."""
     if str(expr.ty.dtype) not in _HALF:
         return expr
-    if isinstance(expr, TensorLoad) and expr.source in sums:
-        return tirx.BufferLoad(sums[expr.source], expr.indices)
     if isinstance(expr, _ARITHMETIC):
-        return type(expr)(_widen(expr.a, sums), _widen(expr.b, sums))
+        return type(expr)(_widen(expr.a), _widen(expr.b))
     if isinstance(expr, tirx.FloatImm):
         return tirx.FloatImm("float32", expr.value)
     if isinstance(expr, tirx.Cast):
-        return tirx.Cast("float32", expr.value)
+        inner = expr.value
+        return inner if str(inner.ty.dtype) == "float32" else tirx.Cast("float32", inner)
     return tirx.Cast("float32", expr)
 
 
-def _cast_iteration(buffer: SparseBuffer, wide: Var, name: str) -> SparseIteration:
+def _copy_iteration(buffer: SparseBuffer, source: Var, target: Var, name: str) -> SparseIteration:
     variables = [Var(axis.name.lower(), axis.dtype) for axis in buffer.axes]
-    value = tirx.Cast(buffer.dtype, tirx.BufferLoad(wide, variables))
+    value = tirx.Cast(str(target.ty.dtype), tirx.BufferLoad(source, variables))
     return SparseIteration(
         axes=list(buffer.axes),
         kinds="S" * len(variables),
         iter_vars=variables,
-        body=tirx.BufferStore(buffer.buffer, value, variables),
+        body=tirx.BufferStore(target, value, variables),
         init=None,
-        name=f"{name}_cast",
+        name=name,
         annotations={},
         span=None,
     )
