@@ -265,6 +265,11 @@ class PackedComposition:
         for name, part in self.parts.items():
             part.update_values(stored[self.chosen[name]])
 
+    def restore_padding(self) -> None:
+        """Put zeros back into the padding of all parts, as :meth:`Packed.restore_padding` does."""
+        for part in self.parts.values():
+            part.restore_padding()
+
     def arguments(self, name: str) -> dict[str, Any]:
         """Return what a kernel takes for this tensor, by parameter name.
 

@@ -217,6 +217,18 @@ class Packed:
         stored = in_stored_order(values, self.places, slots.size, self.values.dtype)
         self.values.reshape(-1)[slots] = mark_zeros(stored) if self.format.marks_padding else stored
 
+    def restore_padding(self) -> None:
+        """Put zeros back into padding after something wrote to all slots, and mark entries of zero.
+
+        A kernel whose result was passed as a packed tensor has done so. Where a kernel was given the
+        arrays of :meth:`arguments`, call it before another kernel reads them.
+        """
+        if self.format.marks_padding:
+            slots, values = self.storage.slots, self.values.reshape(-1)
+            entries = values[slots]
+            values[:] = 0
+            values[slots] = mark_zeros(entries)
+
     def arguments(self, name: str) -> dict[str, Any]:
         """Return what a kernel takes for this tensor, by parameter name.
 

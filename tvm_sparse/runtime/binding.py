@@ -71,6 +71,9 @@ class Binding:
         for target, source in self.write_back:
             target[...] = source
         signature = self.signature
+        for name, packed in self.packed.items():
+            if not packed.formats(name).keys().isdisjoint(signature.outputs):
+                packed.restore_padding()
         outputs = tuple(self._result(name) for name in signature.outputs)
         return outputs[0] if len(outputs) == 1 else outputs or None
 
