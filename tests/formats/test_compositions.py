@@ -19,6 +19,7 @@ from tvm_sparse.formats import (
     DBSR,
     DCSR,
     SRBCRS,
+    ColumnParts,
     Composition,
     Entries,
     Format,
@@ -44,6 +45,8 @@ MATRICES = {
     "hyb": Hyb(buckets=[1, 2]),
     "hyb_parts": Hyb(3, buckets=[1, 3]),
     "hyb_many_parts": Hyb(11, buckets=[2]),
+    "hyb_rcm": Hyb(2, buckets=[1, 3], order="rcm"),
+    "column_parts": ColumnParts(3, order="rcm"),
     "hyb_fitted": Hyb(),
     "hyb_parts_fitted": Hyb(2),
 }
