@@ -31,10 +31,12 @@ from tvm_sparse.formats import (
     ELL,
     SRBCRS,
     Bucket,
+    ColumnParts,
     Composition,
     Hyb,
     LongBucket,
     Ragged,
+    RowList,
 )
 
 pattern = """
@@ -70,10 +72,11 @@ def show(packed):
 # `pack` makes arrays of a matrix: one value for each slot, and index arrays. CSR goes row by row:
 # `indptr` says where each row begins, `indices` names the column of each entry. CSC does the same by
 # columns. COO names row and column of each entry, so that there are no pointers. DCSR is CSR without
-# the empty rows. CSF compresses every dimension under the one before; for a matrix it is CSR.
+# the empty rows. A row list has all rows, in an order of one's choice: here the longest come first. CSF
+# compresses every dimension under the one before; for a matrix it is CSR.
 
 everything = {}
-for fmt in (CSR(), CSC(), COO(), DCSR(), CSF(2)):
+for fmt in (CSR(), CSC(), COO(), DCSR(), RowList("degree"), CSF(2)):
     everything[fmt.name] = fmt.pack(matrix)
     show(everything[fmt.name])
 
@@ -130,14 +133,15 @@ show(everything["ragged (sequences)"])
 #
 # A composition divides the entries among several formats. Each part takes what it stores well of what
 # the parts before it left; every entry is in one part. Here, blocks that are at least three quarters
-# full go to BSR and the rest to CSR. `Hyb` makes the parts itself: rows of about the same length share
-# a bucket, for each range of columns on its own.
+# full go to BSR and the rest to CSR. `ColumnParts` and `Hyb` make the parts themselves: a row list for
+# each range of columns, and buckets for rows of about the same length, for each range on its own.
 
 everything["blocks + rest"] = Composition({"blocks": BSR(2, 2, min_fill=0.75), "rest": CSR()}).pack(
     matrix
 )
+everything["columns"] = ColumnParts(2).pack(matrix)
 everything["hyb"] = Hyb(column_parts=2).pack(matrix)
-for name in ("blocks + rest", "hyb"):
+for name in ("blocks + rest", "columns", "hyb"):
     print(everything[name])
     for part_name, part in everything[name].parts.items():
         print(f"- {part_name}", end=" ")
@@ -149,9 +153,10 @@ for name in ("blocks + rest", "hyb"):
 # sum it is the part. Padding that lies at coordinates of the matrix is grey.
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="formats"))
-figure = Figure(figsize=(20, 12), layout="constrained")
-for packed, axes in zip(everything.values(), figure.subplots(3, 5).flat, strict=True):
+figure = Figure(figsize=(24, 12), layout="constrained")
+for packed, axes in zip(everything.values(), figure.subplots(3, 6).flat):
     packed.plot(axes)
+figure.axes[-1].set_axis_off()  # one place more than there are formats
 figure.savefig(folder / "formats.png", dpi=80)
 print("drawn:", folder / "formats.png")
 

@@ -131,7 +131,9 @@ print("the scheduled kernel agrees with SciPy")
 # %% [8] Measure
 #
 # `build` schedules all parts of a decomposed SpMM for a CPU. We compare the two sums with plain CSR and
-# with SciPy: all on one thread, since SciPy uses one, and all allocate their result.
+# with SciPy, all on one thread, since SciPy uses one. A call with a packed matrix looks at every array of
+# every part first. `arguments` does that once and returns what the kernel itself takes, the result
+# among it, so that we time kernels alone. SciPy's times hold a new result at every call.
 
 
 def median_time(call):
@@ -152,7 +154,9 @@ def compare(matrix, dense, descriptions):
     for name, formats in {"CSR": CSR(), **descriptions}.items():
         kernel, packed = schedules.spmm.build(formats=formats), formats.pack(matrix)
         assert np.allclose(kernel(a=packed, b=dense), matrix @ dense, rtol=1e-4)
-        times[name] = median_time(lambda k=kernel, p=packed: k(a=p, b=dense))
+        function = kernel["spmm"]
+        ready = function.arguments(a=packed, b=dense)
+        times[name] = median_time(lambda function=function, ready=ready: function(*ready))
         nbytes[name] = packed.nbytes
     print("               ms    MB   speed: CSR = 1  SciPy = 1")
     for name, spent in times.items():
@@ -165,7 +169,12 @@ compare(graph, features, {"blocks + rest": parts, "hyb": hyb})
 
 # Read the ratios before you believe in a format. Formats do not always help: each part visits rows of
 # the result again, loops visit padding, and CSR has a good schedule to begin with. What a format buys
-# depends on the matrix, on the number of features and on the machine, so measure on yours.
+# depends on the matrix, on the number of features and on the machine, so measure on yours. There is a
+# function for that: it checks every candidate, times them in turns, and returns the fastest.
+
+candidates = {"CSR": CSR(), "blocks + rest": parts, "hyb": hyb}
+choice = schedules.spmm.choose_format(graph, FEATURES, candidates=candidates)
+print("chosen:", choice.name, {name: f"{1e3 * s:.2f} ms" for name, s in choice.seconds.items()})
 
 # %% [9] A format of your own
 #

@@ -348,12 +348,14 @@ class Binding:
         against it; else the shape check names the one array that does not fit.
         """
         signature = self.signature
-        for name, value in given.items():
-            found: dict[str, int] = {}
-            for argument, extent, size in self._equations():
-                solution = extent.solve(size, {}) if extent.symbols == (name,) else None
+        shown: dict[str, dict[str, int]] = {name: {} for name in given}
+        for argument, extent, size in self._equations():
+            if len(extent.symbols) == 1 and extent.symbols[0] in shown:
+                solution = extent.solve(size, {})
                 if solution is not None:
-                    found.setdefault(argument, solution[1])
+                    shown[solution[0]].setdefault(argument, solution[1])
+        for name, value in given.items():
+            found = shown[name]
             matrices = [argument for argument in found if argument in self.matrices]
             pointers = [argument for argument in found if argument in signature.structure]
             is_agreed = len(set(found.values())) == 1
