@@ -80,7 +80,6 @@ def build_decomposed(
         _put_block_rows_inside(decomposed, handle)
     parts = [handle.name.removeprefix(f"{program.name}_") for handle in made]
     schedule = decomposed.lower()
-    schedule.work_on(program.name)
     cpu_schedules("parts").schedule(
         schedule,
         [part for part in parts if part != "init"],

@@ -15,10 +15,12 @@ from tvm_ffi.dataclasses import field, py_class
 from .axis import Axis
 from .buffer import SparseBuffer
 
-__all__ = ["TENSORS_ATTR", "SparseFunc"]
+__all__ = ["FORMATS_ATTR", "TENSORS_ATTR", "SparseFunc"]
 
 #: Attribute with the shapes of tensors that are held in formats, over parameter names, as JSON.
 TENSORS_ATTR = "tvm_sparse.tensors"
+#: Attribute with the names of the formats of buffers that are stored in one, by parameter, as JSON.
+FORMATS_ATTR = "tvm_sparse.formats"
 
 
 @py_class("tvm_sparse.SparseFunc")

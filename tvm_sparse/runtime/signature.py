@@ -34,6 +34,8 @@ class Signature:
         self.axes = {axis["name"]: axis for axis in metadata.get("axes", [])}
         #: Shapes of tensors that come packed in a format, by the name they are passed by.
         self.tensors: dict[str, list[str]] = metadata.get("tensors", {})
+        #: Names of the formats of buffers that are stored in one, by parameter.
+        self.formats: dict[str, str] = metadata.get("formats", {})
         self.buffers = [p for p in self.parameters if p["kind"] == "buffer"]
         self.scalars = [p["name"] for p in self.parameters if p["kind"] == "scalar"]
         self.inputs = [p["name"] for p in self.buffers if p.get("role") != "output"]

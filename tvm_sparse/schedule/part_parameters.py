@@ -11,13 +11,13 @@ from tvm.ir import Expr, TensorLoad, Var
 
 from ..ir import Axis, SparseBuffer, SparseFunc
 from ..ir.buffer import ancestors
-from ..ir.function import TENSORS_ATTR
+from ..ir.function import FORMATS_ATTR, TENSORS_ATTR
 from ..transform._layout import size_text
 from .iterations import iterations_of
 from .parts import Part
 from .uses import count_uses, param_index
 
-__all__ = ["with_parameters", "with_shapes"]
+__all__ = ["with_parameters", "with_tensors"]
 
 
 def with_parameters(
@@ -62,17 +62,22 @@ def with_parameters(
     )
 
 
-def with_shapes(
+def with_tensors(
     func: SparseFunc, before: SparseFunc, operands: Sequence[SparseBuffer], parts: Sequence[Part]
 ) -> SparseFunc:
-    """Note the shapes of the tensors, so that a packed one tells the sizes of the program."""
+    """Note shapes of tensors, which tell the sizes of the program, and the format of each part."""
     names = dict(zip(func.params, func.arg_names))
     shape = [size_text(axis.length, names) for axis in operands[0].axes]
-    known = json.loads(str((func.attrs or {}).get(TENSORS_ATTR, "{}")))
+    shapes, formats = (
+        json.loads(str((func.attrs or {}).get(attr, "{}"))) for attr in (TENSORS_ATTR, FORMATS_ATTR)
+    )
     for k, operand in enumerate(operands):
-        known[before.arg_names[param_index(before, operand)]] = shape
-        known |= {part.arg_names[k]: shape for part in parts}
-    return func.with_attr(TENSORS_ATTR, json.dumps(known))
+        shapes[before.arg_names[param_index(before, operand)]] = shape
+        for part in parts:
+            shapes[part.arg_names[k]] = shape
+            formats[part.arg_names[k]] = part.format.name
+    func = func.with_attr(TENSORS_ATTR, json.dumps(shapes))
+    return func.with_attr(FORMATS_ATTR, json.dumps(formats))
 
 
 def _axes_in_use(func: SparseFunc, buffers: Sequence[SparseBuffer]) -> set[Axis]:

@@ -10,7 +10,8 @@ import tvm
 from tvm import s_tir
 
 from ..errors import SparseProgramError
-from ..formats import Format, Pieces
+from ..formats import Composition, Format, Packed, PackedComposition, Pieces
+from ..formats.composition import name_parts
 from ..ir import SparseFunc, verify
 from ..transform import LowerSparseBuffer, LowerSparseIteration
 from .decompose import decompose_operands, operand_over
@@ -185,7 +186,8 @@ class SparseSchedule:
         -----
         Where the operand is reduced over, the result is initialised once: by a part whose format
         visits all of it (:attr:`Format.covers`), which then comes first, or by an iteration of its
-        own. The other parts add their share. Before::
+        own. The other parts add their share. Where padding lies at coordinates of the tensor
+        (:attr:`Format.marks_padding`), the body runs for entries alone. Before::
 
             with S.sp_iter([I, J, K], "SRS", "spmm") as [i, j, k]:
                 with S.init():
@@ -198,8 +200,11 @@ class SparseSchedule:
                 with S.init():
                     C[i, k] = 0.0
                 C[i, k] = C[i, k] + A_rest[i, j] * B[j, k]
-            with S.sp_iter([BI, II, BJ, JJ, K], "SSRRS", "spmm_blocks") as [bi, ii, bj, jj, k]:
-                C[bi * 2 + ii, k] = C[bi * 2 + ii, k] + A_blocks[bi, bj, ii, jj] * B[bj * 2 + jj, k]
+            with S.sp_iter([BI, II, BJ, JJ, K], "SSRRS", "spmm_blocks") as [i_0, i_1, j_0, j_1, k]:
+                if S.reinterpret("uint32", A_blocks[i_0, j_0, i_1, j_1]) != 0:
+                    C[i_0 * 2 + i_1, k] = (
+                        C[i_0 * 2 + i_1, k] + A_blocks[i_0, j_0, i_1, j_1] * B[j_0 * 2 + j_1, k]
+                    )
         """
         handle = self._handle(iteration)
         operands = [operand] if isinstance(operand, str) else list(operand)
@@ -220,7 +225,7 @@ class SparseSchedule:
         arguments = {
             "iteration": iteration,
             "operand": operand if isinstance(operand, str) else operands,
-            "formats": dict(parts) if not hasattr(formats, "parts") else formats,
+            "formats": formats if isinstance(formats, Format | Composition) else dict(parts),
         }
         return self._record("decompose_format", arguments, handles)
 
@@ -346,8 +351,16 @@ class SparseSchedule:
         return self._record("sample_categorical", {**arguments, "decision": decision}, sample)
 
     def lower(self) -> s_tir.Schedule:
-        """Return a stock schedule of stage III, to go on with TVM's own primitives."""
-        return s_tir.Schedule(LowerSparseBuffer()(LowerSparseIteration()(self.mod)))
+        """Return a stock schedule of stage III, to go on with TVM's own primitives.
+
+        It works on the function of the program where there is one alone; where there are several, call
+        its ``work_on`` first.
+        """
+        schedule = s_tir.Schedule(LowerSparseBuffer()(LowerSparseIteration()(self.mod)))
+        functions = list(schedule.mod.functions)
+        if len(functions) == 1:
+            schedule.work_on(functions[0].name_hint)
+        return schedule
 
     def copy(self) -> SparseSchedule:
         """Return a schedule of the same program, with the same trace so far."""
@@ -422,12 +435,11 @@ def _names(iterators: Sequence[Iterator]) -> list[str]:
 
 def _named_parts(formats: Any) -> dict[str, Format]:
     if isinstance(formats, Format):
+        name_parts([formats], "formats")
         return {"": formats}
-    if hasattr(formats, "parts"):
+    if isinstance(formats, Packed | PackedComposition):
+        what = "format" if isinstance(formats, Packed) else "composition"
+        raise TypeError(f"formats: expected a description, found a tensor; pass its .{what}")
+    if isinstance(formats, Composition):
         return dict(formats.parts)
-    if isinstance(formats, Mapping):
-        return dict(formats)
-    named = {fmt.name: fmt for fmt in formats}
-    if len(named) != len(formats):
-        raise ValueError("formats: two have the same name; pass a dict of names to formats")
-    return named
+    return name_parts(formats, "formats")

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..formats import Format
+from ..formats import Composition, Format
 
 __all__ = ["IterationHandle", "IteratorHandle", "Sample", "Trace", "TraceEntry"]
 
@@ -127,7 +127,8 @@ class Trace:
         Raises
         ------
         ValueError
-            If the text is no trace, or of another version.
+            If the text is no trace, or of another version, or names a format that cannot be
+            imported: those of a user are found where their module is importable by the same name.
         """
         document = json.loads(text)
         if not isinstance(document, dict) or document.get("version") != 1:
@@ -213,7 +214,11 @@ def _show(value: Any, names: Mapping[Any, str]) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{k!r}: {_show(v, names)}" for k, v in value.items()) + "}"
     if _is_described(value):
-        arguments = ", ".join(f"{k}={_show(v, names)}" for k, v in _description(value).items())
+        try:
+            described = _description(value)
+        except TypeError:  # it can be shown, if not saved
+            return repr(value)
+        arguments = ", ".join(f"{k}={_show(v, names)}" for k, v in described.items())
         return f"{type(value).__name__}({arguments})"
     return repr(value)
 
@@ -256,15 +261,27 @@ def _decode(value: Any) -> Any:
         return IterationHandle(value["iteration"], value["function"])
     if "items" in value:
         return {key: _decode(item) for key, item in value["items"]}
-    module, _, name = value["format"].partition(":")
-    kind = importlib.import_module(module)
-    for part in name.split("."):
-        kind = getattr(kind, part)
-    return kind(**{key: _decode(item) for key, item in value["arguments"].items()})
+    return _find_format(value["format"])(
+        **{key: _decode(item) for key, item in value["arguments"].items()}
+    )
+
+
+def _find_format(path: str) -> type[Format | Composition]:
+    """Import a format by ``module:class``; a trace that was changed may name other things."""
+    module, _, name = path.partition(":")
+    try:
+        kind = importlib.import_module(module)
+        for part in name.split("."):
+            kind = getattr(kind, part)
+    except (AttributeError, ImportError) as error:
+        raise ValueError(f"trace: expected a format, found none at {path!r} ({error})") from error
+    if not (isinstance(kind, type) and issubclass(kind, Format | Composition)):
+        raise ValueError(f"trace: expected a Format or a Composition, found {path!r}")
+    return kind
 
 
 def _is_described(value: Any) -> bool:
-    return isinstance(value, Format) or hasattr(value, "parts")
+    return isinstance(value, Format | Composition)
 
 
 def _description(value: Any) -> dict[str, Any]:
