@@ -13,15 +13,21 @@ from ..errors import SparseProgramError
 from ..formats import Format, Pieces
 from ..ir import SparseFunc, verify
 from ..transform import LowerSparseBuffer, LowerSparseIteration
+from .arguments import (
+    Iteration,
+    Iterator,
+    check_choice,
+    iterator_names,
+    named_parts,
+    operand_names,
+    plain_annotation,
+)
 from .decompose import decompose_operands, operand_over
 from .iterations import find_iteration, replace_iteration, with_fields
 from .reorder import fuse_axes, reorder_axes
 from .trace import IterationHandle, IteratorHandle, Sample, Trace
 
 __all__ = ["SparseSchedule"]
-
-Iteration = IterationHandle | str
-Iterator = IteratorHandle | str
 
 
 class SparseSchedule:
@@ -109,6 +115,11 @@ class SparseSchedule:
             All of its iterators, outermost first. An axis never comes before the one it is stored
             under.
 
+        Raises
+        ------
+        SparseProgramError
+            If an iterator is missing or comes too early, or a result depends on the order.
+
         Notes
         -----
         Before::
@@ -120,7 +131,9 @@ class SparseSchedule:
             with S.sp_iter([I, K, J], "SSR", "spmm") as [i, k, j]:
         """
         handle = self._handle(iteration)
-        self._change(handle, reorder_axes, handle.name, _names(order))
+        label = f"sparse_reorder: iteration {handle.name}"
+        names = iterator_names(order, handle.name, label)
+        self._change(handle, reorder_axes, handle.name, names)
         self._record("sparse_reorder", {"iteration": iteration, "order": list(order)})
 
     def sparse_fuse(self, iteration: Iteration, axes: Sequence[Iterator]) -> None:
@@ -146,7 +159,8 @@ class SparseSchedule:
             with S.sp_iter([S.fuse(I, J), K], "SSR", "sddmm") as [i, j, k]:
         """
         handle = self._handle(iteration)
-        self._change(handle, fuse_axes, handle.name, _names(axes))
+        names = iterator_names(axes, handle.name, f"sparse_fuse: iteration {handle.name}")
+        self._change(handle, fuse_axes, handle.name, names)
         self._record("sparse_fuse", {"iteration": iteration, "axes": list(axes)})
 
     # --- formats ---
@@ -202,10 +216,8 @@ class SparseSchedule:
                 C[bi * 2 + ii, k] = C[bi * 2 + ii, k] + A_blocks[bi, bj, ii, jj] * B[bj * 2 + jj, k]
         """
         handle = self._handle(iteration)
-        operands = [operand] if isinstance(operand, str) else list(operand)
-        if not operands:
-            raise SparseProgramError("decompose_format: expected an operand, found none")
-        parts = _named_parts(formats)
+        operands = operand_names(operand)
+        parts = named_parts(formats)
         together = {getattr(formats, "covering_parts", ()): getattr(formats, "covers", ())}
         covering = {} if isinstance(formats, Format) else together
         made: list[str] = []
@@ -220,7 +232,7 @@ class SparseSchedule:
         arguments = {
             "iteration": iteration,
             "operand": operand if isinstance(operand, str) else operands,
-            "formats": dict(parts) if not hasattr(formats, "parts") else formats,
+            "formats": formats if hasattr(formats, "parts") or "" in parts else parts,
         }
         return self._record("decompose_format", arguments, handles)
 
@@ -276,7 +288,8 @@ class SparseSchedule:
         """
         handle = self._handle(iteration)
         func = self._functions()[handle.function]
-        operand = operand_over(func, handle.name, _names([axis])[0])
+        (name,) = iterator_names([axis], handle.name, f"sparse_split: iteration {handle.name}")
+        operand = operand_over(func, handle.name, name)
         func_of = {"iteration": iteration, "axis": axis, "entries": entries}
         mark = len(self.trace.entries)
         made = self.decompose_format(iteration, operand, Pieces(entries))
@@ -300,6 +313,7 @@ class SparseSchedule:
                 S.sp_iter_attr({"note": 1})
         """
         handle = self._handle(iteration)
+        value = plain_annotation(key, value)
 
         def rewrite(func: SparseFunc) -> SparseFunc:
             node = find_iteration(func, handle.name)
@@ -332,18 +346,13 @@ class SparseSchedule:
             The integer. The trace knows it where it is passed on, so a replay with another decision
             follows it.
         """
-        if not candidates:
-            raise ValueError("candidates: expected at least one integer, found none")
-        if probs is not None and len(probs) != len(candidates):
-            raise ValueError(f"probs: expected {len(candidates)} numbers, found {len(probs)}")
+        candidates, probs, decision = check_choice(candidates, probs, decision)
         if decision is None:
             decision = self._random.choices(range(len(candidates)), weights=probs)[0]
-        if not 0 <= decision < len(candidates):
-            raise ValueError(f"decision: expected 0..{len(candidates) - 1}, found {decision}")
         number = sum(isinstance(entry.result, Sample) for entry in self.trace.entries)
         sample = Sample(candidates[decision], f"v{number}")
-        arguments = {"candidates": list(candidates), "probs": probs and list(probs)}
-        return self._record("sample_categorical", {**arguments, "decision": decision}, sample)
+        arguments = {"candidates": candidates, "probs": probs, "decision": decision}
+        return self._record("sample_categorical", arguments, sample)
 
     def lower(self) -> s_tir.Schedule:
         """Return a stock schedule of stage III, to go on with TVM's own primitives."""
@@ -371,6 +380,8 @@ class SparseSchedule:
         }
 
     def _function_name(self, iteration: str, function: str | None) -> str:
+        if not isinstance(iteration, str):
+            raise TypeError(f"name: expected that of an iteration, found {iteration!r}")
         functions = self._functions()
         if function is not None:
             if function not in functions:
@@ -396,11 +407,10 @@ class SparseSchedule:
 
     def _handle(self, iteration: Iteration) -> IterationHandle:
         if isinstance(iteration, IterationHandle):
+            self._function_name(iteration.name, iteration.function)
             return iteration
         if not isinstance(iteration, str):
-            raise TypeError(
-                f"iteration: expected a handle or a name, found {type(iteration).__name__}"
-            )
+            raise TypeError(f"iteration: expected a handle or a name, found {iteration!r}")
         return IterationHandle(iteration, self._function_name(iteration, None))
 
     def _change(self, handle: IterationHandle, rewrite, *arguments) -> None:
@@ -414,20 +424,3 @@ class SparseSchedule:
     def _record(self, primitive: str, arguments: dict[str, Any], result: Any = None) -> Any:
         self.trace.append(primitive, arguments, result)
         return result
-
-
-def _names(iterators: Sequence[Iterator]) -> list[str]:
-    return [it.name if isinstance(it, IteratorHandle) else it for it in iterators]
-
-
-def _named_parts(formats: Any) -> dict[str, Format]:
-    if isinstance(formats, Format):
-        return {"": formats}
-    if hasattr(formats, "parts"):
-        return dict(formats.parts)
-    if isinstance(formats, Mapping):
-        return dict(formats)
-    named = {fmt.name: fmt for fmt in formats}
-    if len(named) != len(formats):
-        raise ValueError("formats: two have the same name; pass a dict of names to formats")
-    return named

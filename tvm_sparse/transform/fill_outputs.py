@@ -96,7 +96,9 @@ def inits_all(func: SparseFunc, iteration: SparseIteration) -> bool:
     body = [func.body] if not isinstance(func.body, tirx.SeqStmt) else func.body.seq
     return any(stmt.same_as(iteration) for stmt in body) and all(
         isinstance(stmt, tirx.BufferStore)
-        and _covers(func.sparse_buffers.get(stmt.buffer) or _as_dense(stmt.buffer), stmt, scope, True)
+        and _covers(
+            func.sparse_buffers.get(stmt.buffer) or _as_dense(stmt.buffer), stmt, scope, True
+        )
         for stmt in stmts
     )
 
