@@ -342,6 +342,11 @@ def check_fits(name: str, size: int, dtype: np.dtype) -> None:
         )
 
 
+def as_size(size: Integral) -> int:
+    """Return a plain integer of NumPy's; a sampled one of a schedule stays as it is."""
+    return size if isinstance(size, int) else int(size)
+
+
 def check_positive(**sizes: int) -> None:
     """Refuse parameters of a format that are not positive integers, by name."""
     for name, size in sizes.items():

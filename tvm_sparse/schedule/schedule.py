@@ -25,7 +25,7 @@ from .arguments import (
 from .decompose import decompose_operands, operand_over
 from .iterations import find_iteration, replace_iteration, with_fields
 from .reorder import fuse_axes, reorder_axes
-from .trace import IterationHandle, IteratorHandle, Sample, Trace
+from .trace import IterationHandle, IteratorHandle, Sample, Trace, primitive
 
 __all__ = ["SparseSchedule"]
 
@@ -80,6 +80,7 @@ class SparseSchedule:
 
     # --- handles ---
 
+    @primitive
     def get_sparse_iteration(self, name: str, function: str | None = None) -> IterationHandle:
         """Return the iteration of this name.
 
@@ -95,6 +96,7 @@ class SparseSchedule:
         arguments = {"name": name} if function is None else {"name": name, "function": function}
         return self._record("get_sparse_iteration", arguments, IterationHandle(name, chosen))
 
+    @primitive
     def get_axes(self, iteration: Iteration) -> list[IteratorHandle]:
         """Return the iterators of an iteration, outermost first."""
         handle = self._handle(iteration)
@@ -104,6 +106,7 @@ class SparseSchedule:
 
     # --- loops ---
 
+    @primitive
     def sparse_reorder(self, iteration: Iteration, order: Sequence[Iterator]) -> None:
         """Change the order of the loops of an iteration.
 
@@ -136,6 +139,7 @@ class SparseSchedule:
         self._change(handle, reorder_axes, handle.name, names)
         self._record("sparse_reorder", {"iteration": iteration, "order": list(order)})
 
+    @primitive
     def sparse_fuse(self, iteration: Iteration, axes: Sequence[Iterator]) -> None:
         """Make one loop over stored entries of several nested ones.
 
@@ -165,6 +169,7 @@ class SparseSchedule:
 
     # --- formats ---
 
+    @primitive
     def decompose_format(
         self,
         iteration: Iteration,
@@ -236,6 +241,7 @@ class SparseSchedule:
         }
         return self._record("decompose_format", arguments, handles)
 
+    @primitive
     def sparse_split(
         self, iteration: Iteration, axis: Iterator, entries: int
     ) -> list[IterationHandle]:
@@ -298,6 +304,7 @@ class SparseSchedule:
 
     # --- the rest ---
 
+    @primitive
     def annotate(self, iteration: Iteration, key: str, value: Any) -> None:
         """Annotate an iteration; its blocks carry the annotation in the later stages.
 
@@ -323,6 +330,7 @@ class SparseSchedule:
         self._change(handle, rewrite)
         self._record("annotate", {"iteration": iteration, "key": key, "value": value})
 
+    @primitive
     def sample_categorical(
         self,
         candidates: Sequence[int],
