@@ -6,6 +6,7 @@ arrays are made of a tensor (:meth:`Format.pack`). A user's own format is a subc
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from tvm.ir import Expr
 
+from .description import describe
 from .entries import Entries, as_entries, places_in
 from .layout import Layout
 
@@ -179,6 +181,11 @@ class Packed:
         slots = self.values.size
         return (slots - self.storage.slots.size) / slots if slots else 0.0
 
+    @functools.cached_property
+    def description(self) -> dict[str, Any]:
+        """What its arrays mean, see :func:`tvm_sparse.formats.description.describe`."""
+        return describe(self.format)
+
     def entries(self) -> Entries:
         """Return the stored entries: coordinates through the index map, and values."""
         slots = self.storage.slots
@@ -213,6 +220,13 @@ class Packed:
         slots = self.storage.slots
         stored = in_stored_order(values, self.places, slots.size, self.values.dtype)
         self.values.reshape(-1)[slots] = mark_zeros(stored) if self.format.marks_padding else stored
+
+    def mark_padding(self) -> None:
+        """Make padding zero, and zeros those of entries, after a kernel has written the values."""
+        flat, slots = self.values.reshape(-1), self.storage.slots
+        held = flat[slots]
+        flat[:] = 0
+        flat[slots] = mark_zeros(held) if self.format.marks_padding else held
 
     def arguments(self, name: str) -> dict[str, Any]:
         """Return what a kernel takes for this tensor, by parameter name.

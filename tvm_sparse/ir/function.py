@@ -17,7 +17,8 @@ from .buffer import SparseBuffer
 
 __all__ = ["TENSORS_ATTR", "SparseFunc"]
 
-#: Attribute with the shapes of tensors that are held in formats, over parameter names, as JSON.
+#: Attribute with what is known of tensors that are held in formats, by the names they are passed by, as
+#: JSON: shapes over parameter names, descriptions of formats.
 TENSORS_ATTR = "tvm_sparse.tensors"
 
 

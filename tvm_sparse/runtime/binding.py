@@ -7,7 +7,7 @@ argument, the expected and the found.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,13 @@ from .arrays import (
 )
 from .dimensions import Dimension, dimension, solve_sizes
 from .minimal import array_to_tensor
+from .packed_arguments import (
+    PackedArguments,
+    check_matrix,
+    is_packed,
+    refuse_positional,
+    wanted_form,
+)
 from .signature import Signature
 from .sparse_arguments import SparseArrays, accepts_matrices, index_parameters, unpack_sparse
 from .structure import (
@@ -44,7 +51,7 @@ class Binding:
         self, signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
         self.signature = signature
-        self.packed: dict[str, Any] = {}
+        self.packed = PackedArguments(signature)
         self.values = self._assign(args, kwargs)
         self.framework = framework_of(
             [value for name, value in self.values.items() if name in signature.inputs]
@@ -71,42 +78,30 @@ class Binding:
         for target, source in self.write_back:
             target[...] = source
         signature = self.signature
+        self.packed.mark_padding(signature.outputs)
         outputs = tuple(self._result(name) for name in signature.outputs)
         return outputs[0] if len(outputs) == 1 else outputs or None
 
     # Steps of `run`, in order.
 
-    def _expand_packed(self, kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Replace tensors packed in formats by their arrays and sizes, each a parameter."""
-        for key, value in kwargs.items():
-            if not hasattr(value, "arguments") or not hasattr(value, "nbytes"):
-                yield key, value
-                continue
-            self.packed[key] = value
-            for name, part in value.arguments(key).items():
-                if name in self.signature.by_name:
-                    yield name, part
-                elif isinstance(part, np.ndarray):
-                    raise TypeError(
-                        f"{self.signature.function}: argument {key!r} is packed with an array "
-                        f"{name!r}, which the kernel does not take; it takes "
-                        f"{', '.join(self.signature.names)}"
-                    )
-
     def _assign(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Map arguments to parameter names."""
         signature = self.signature
+        refuse_positional(signature, args)
         named = {}
-        for key, value in self._expand_packed(kwargs):
-            name = signature.aliases.get(key, key)
-            if name not in signature.by_name:
-                raise TypeError(
-                    f"{signature.function}: unexpected argument {key!r}; expected some of "
-                    f"{', '.join(signature.names)}"
-                )
-            if name in named:
-                raise TypeError(f"{signature.label(name)}: given twice")
-            named[name] = value
+        for key, value in kwargs.items():
+            arguments = self.packed.expand(key, value) if is_packed(value) else {key: value}
+            for given, part in arguments.items():
+                name = signature.aliases.get(given, given)
+                if name not in signature.by_name:
+                    raise TypeError(
+                        wanted_form(signature, given, value)
+                        or f"{signature.function}: unexpected argument {given!r}; expected some of "
+                        f"{', '.join(signature.names)}"
+                    )
+                if name in named:
+                    raise TypeError(f"{signature.label(name)}: given twice")
+                named[name] = part
         buffers = [p["name"] for p in signature.buffers]
         inputs = signature.inputs
         orders = (
@@ -177,6 +172,7 @@ class Binding:
             if matrix is None or not is_sparse_matrix(matrix):
                 continue
             label = signature.label(name)
+            check_matrix(signature, name, matrix)
             arrays = unpack_sparse(label, matrix, signature.sparse_axes(name), self._known())
             for other, indices in arrays.indices.items():
                 if self.values.get(other) is not None:
@@ -272,8 +268,8 @@ class Binding:
             for name, arrays in self.matrices.items()
             for text, value in arrays.sizes
         ]
-        for name, packed in self.packed.items():
-            texts = self.signature.tensors.get(name, [])
+        for name, packed in self.packed.tensors.items():
+            texts = self.signature.tensors.get(name, {}).get("shape", [])
             equations += [(name, dimension(t), size) for t, size in zip(texts, packed.shape)]
         for name, view in self.views.items():
             shape = self.signature.shapes[name]
@@ -356,7 +352,7 @@ class Binding:
 
     def _check_structure(self, level: str) -> None:
         if level == "full":
-            for packed in self.packed.values():
+            for packed in self.packed.tensors.values():
                 if hasattr(packed, "check"):
                     packed.check()  # the parts of a composition, against each other
         for axis in self.signature.given_axes:

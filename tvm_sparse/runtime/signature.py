@@ -32,8 +32,9 @@ class Signature:
         self.by_name = dict(zip(self.names, self.parameters))
         self.position = {name: index for index, name in enumerate(self.names)}
         self.axes = {axis["name"]: axis for axis in metadata.get("axes", [])}
-        #: Shapes of tensors that come packed in a format, by the name they are passed by.
-        self.tensors: dict[str, list[str]] = metadata.get("tensors", {})
+        #: Tensors that come packed in formats, and parts of them, by the names they are passed by:
+        #: their shapes and descriptions.
+        self.tensors: dict[str, dict] = metadata.get("tensors", {})
         self.buffers = [p for p in self.parameters if p["kind"] == "buffer"]
         self.scalars = [p["name"] for p in self.parameters if p["kind"] == "scalar"]
         self.inputs = [p["name"] for p in self.buffers if p.get("role") != "output"]

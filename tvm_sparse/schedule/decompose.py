@@ -29,7 +29,7 @@ from .iterations import (
     replace_iteration,
 )
 from .part_iterations import init_iteration, part_iterations
-from .part_parameters import with_parameters, with_shapes
+from .part_parameters import with_parameters, with_tensors
 from .parts import declare_parts
 from .uses import count_uses, is_used_outside, param_index
 
@@ -99,7 +99,8 @@ def decompose_operands(
     changed = changed.with_body(changed.body, [*changed.temporaries, *temporaries])
     changed = with_parameters(changed, operands, parts)
     _check_names(changed, label)
-    return with_shapes(changed, func, operands, parts), [it.name for it in new]
+    changed = with_tensors(changed, func, operands, parts, first)
+    return changed, [it.name for it in new]
 
 
 def operand_over(func: SparseFunc, iteration_name: str, iterator: str) -> str:

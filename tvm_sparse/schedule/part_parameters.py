@@ -9,6 +9,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, TensorLoad, Var
 
+from ..formats.description import describe
 from ..ir import Axis, SparseBuffer, SparseFunc
 from ..ir.buffer import ancestors
 from ..ir.function import TENSORS_ATTR
@@ -17,7 +18,7 @@ from .iterations import iterations_of
 from .parts import Part
 from .uses import count_uses, param_index
 
-__all__ = ["with_parameters", "with_shapes"]
+__all__ = ["with_parameters", "with_tensors"]
 
 
 def with_parameters(
@@ -62,16 +63,27 @@ def with_parameters(
     )
 
 
-def with_shapes(
-    func: SparseFunc, before: SparseFunc, operands: Sequence[SparseBuffer], parts: Sequence[Part]
+def with_tensors(
+    func: SparseFunc,
+    before: SparseFunc,
+    operands: Sequence[SparseBuffer],
+    parts: Sequence[Part],
+    covering: Sequence[str],
 ) -> SparseFunc:
-    """Note the shapes of the tensors, so that a packed one tells the sizes of the program."""
+    """Note what a packed tensor must be: shape, formats, whose index arrays it has, covering parts."""
     names = dict(zip(func.params, func.arg_names))
     shape = [size_text(axis.length, names) for axis in operands[0].axes]
     known = json.loads(str((func.attrs or {}).get(TENSORS_ATTR, "{}")))
     for k, operand in enumerate(operands):
-        known[before.arg_names[param_index(before, operand)]] = shape
-        known |= {part.arg_names[k]: shape for part in parts}
+        whole = {"shape": shape, "parts": [part.name for part in parts]}
+        if len(covering) > 1:
+            whole["covering"] = list(covering)
+        known[before.arg_names[param_index(before, operand)]] = whole
+        for part in parts:
+            entry = {"shape": shape, "format": describe(part.format)}
+            if k > 0:
+                entry["arrays_of"] = part.arg_names[0]
+            known[part.arg_names[k]] = {**known.get(part.arg_names[k], {}), **entry}
     return func.with_attr(TENSORS_ATTR, json.dumps(known))
 
 
