@@ -1,10 +1,14 @@
 """Unfit arguments are refused with an error that names the argument, the expected and the found."""
 
+import pickle
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import tvm
 
+import tvm_sparse
+from tvm_sparse import schedules
 from tvm_sparse.runtime import binding
 from tvm_sparse.runtime.checked_structures import CAPACITY, CheckedStructures
 from tvm_sparse.runtime.dimensions import dimension
@@ -337,3 +341,32 @@ def test_the_text_of_an_executable_shows_parameters_and_target(kernels):
     assert text.startswith("<Executable spmm(a, b, c, indptr, indices, m, n, f, nnz), wide_spmv(a,")
     assert text.endswith("select(x, mask, y, n, scale) for llvm>")
     assert repr(kernels["double"]) == "<KernelFunction double(x, y, n)>"
+
+
+def test_pointers_of_no_length_are_refused(spmm):
+    with pytest.raises(
+        ValueError, match=r"argument 'indptr': expected row pointers, .* found none"
+    ):
+        spmm(DATA, DENSE, None, np.zeros(0, "i4"), INDICES)
+
+
+def test_sparse_arrays_that_are_no_matrix_are_refused(spmm):
+    vector = sp.coo_array((np.ones(1, "f4"), (np.array([2]),)), shape=(3,))
+    with pytest.raises(ValueError, match=r"argument 'a': expected a matrix, found .* shape \(3,\)"):
+        spmm(a=vector, b=DENSE)
+
+
+@pytest.mark.parametrize("target", [5, None, ["llvm"]])
+def test_targets_of_another_kind_are_refused(target):
+    with pytest.raises(TypeError, match="target: expected a kind such as"):
+        tvm_sparse.compile(schedules.spmv.program(), target)
+
+
+def test_paths_of_another_kind_are_refused():
+    with pytest.raises(TypeError, match="path: expected the path of a library, found None"):
+        tvm_sparse.load(None)
+
+
+def test_executables_are_not_pickled(kernels):
+    with pytest.raises(TypeError, match="export_library"):
+        pickle.dumps(kernels)

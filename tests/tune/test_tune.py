@@ -109,6 +109,30 @@ def test_a_program_without_a_space_is_refused():
         tune(program, INPUTS, max_trials=1)
 
 
+def _fails(_schedule):
+    raise KeyError("no such block")
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (_fails, "space: _fails failed on the lowered program: 'no such block'"),
+        (lambda _schedule: 5, "space: expected .* to return a schedule, several, or None"),
+        (lambda _schedule: [], r"for the one that it was given, found \[\]"),
+    ],
+)
+def test_a_space_that_gives_no_schedule_is_named(space, message, tmp_path):
+    with pytest.raises(RuntimeError, match=message):
+        tune(schedules.spmm.program(), INPUTS, max_trials=1, space=space, work_dir=tmp_path)
+
+
+def test_a_work_dir_that_is_a_file_is_refused(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(ValueError, match="work_dir: expected a folder, found a file at"):
+        tune(schedules.spmm.program(), INPUTS, max_trials=1, work_dir=file)
+
+
 OWN = """
 @S.prim_func
 def {name}(a: S.handle, y: S.handle, indptr: S.handle, indices: S.handle,

@@ -221,6 +221,11 @@ class Binding:
                 if name in signature.inputs:
                     raise TypeError(self._missing(parameter))
                 continue
+            if name in signature.pointer_names and view.ndim == 1 and not view.size:
+                raise ValueError(
+                    f"{signature.label(name)}: expected row pointers, one more than there are rows, "
+                    "found none"
+                )
             symbols = {symbol for extent in shape for symbol in extent.symbols}
             if view.ndim == len(shape) or (view.ndim == 1 and symbols <= set(self.sizes)):
                 continue

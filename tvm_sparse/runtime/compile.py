@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import tvm
@@ -115,6 +116,10 @@ def resolve_target(target: Any) -> Target:
     """
     if isinstance(target, Target):
         return target
+    if not isinstance(target, str | Mapping):
+        raise TypeError(
+            f'target: expected a kind such as "llvm", a dict or a tvm.target.Target, found {target!r}'
+        )
     if isinstance(target, str) and target.lstrip().startswith("{"):
         target = json.loads(target)
     attrs = {"kind": target} if isinstance(target, str) else dict(target)

@@ -121,6 +121,12 @@ class Executable:
             return copy_library(self._file, path)
         return export_library(self._compiled, self.metadata, path, **options)
 
+    def __reduce__(self) -> tuple:
+        raise TypeError(
+            "an Executable holds machine code of this process: pass it on as a file, by "
+            "export_library(path) and tvm_sparse.load(path)"
+        )
+
     def inspect_source(self, language: str = "") -> str:
         """Return generated code: ``"ll"`` for LLVM IR, ``"asm"`` for assembly."""
         return self.module.inspect_source(language)

@@ -179,6 +179,8 @@ def load_runtime(path: str | os.PathLike | None = None) -> None:
 
 def open_library(path: str | os.PathLike) -> tvm_ffi.Module:
     """Load the shared library at `path` as a module, with readable errors."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path: expected the path of a library, found {path!r}")
     path = Path(path)
     if path.is_dir() or not path.exists():
         what = "a directory" if path.is_dir() else "no file"

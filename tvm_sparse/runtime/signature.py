@@ -61,6 +61,9 @@ class Signature:
             if axis.get("indptr") in self.by_name
             and (stored := self.extent(axis, "nnz")) is not None
         ]
+        self.pointer_names = {
+            axis["indptr"] for axis in self.axes.values() if axis.get("indptr") in self.by_name
+        }
         self.structure = {
             name for axis in self.axes.values() for name in self._existing(index_parameters([axis]))
         }

@@ -85,6 +85,10 @@ def unpack_sparse(
     ValueError
         If the structure of the matrix is broken, or its indices do not fit the axes' dtype.
     """
+    if len(matrix.shape) != 2:
+        raise ValueError(
+            f"{label}: expected a matrix, found a sparse array of shape {tuple(matrix.shape)}"
+        )
     for unpacker in _unpackers:
         if unpacker.matches(axes):
             return unpacker.unpack(label, matrix, axes, sizes)

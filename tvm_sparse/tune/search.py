@@ -142,6 +142,8 @@ def tune(
     folder = (
         Path(work_dir) if work_dir is not None else Path(tempfile.mkdtemp(prefix="tvm_sparse_"))
     )
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"work_dir: expected a folder, found a file at {folder}")
     folder.mkdir(parents=True, exist_ok=True)
     threads = options.num_threads or get_num_threads()
     options = MeasureOptions(**{**options.__dict__, "num_threads": threads})
@@ -227,6 +229,28 @@ def _resolve(program, space, default, target) -> tuple[Space, Executable]:
     return space, default
 
 
+def _checked(space: Space) -> Space:
+    """Let a space that fails, or returns something else, say so by its name."""
+    name = getattr(space, "__qualname__", repr(space))
+
+    def run(schedule: tvm.s_tir.Schedule) -> Any:
+        try:
+            made = space(schedule)
+        except Exception as error:
+            raise TuningError(f"space: {name} failed on the lowered program: {error}") from error
+        candidates = made if isinstance(made, list | tuple) else [made]
+        if made is not None and (
+            not candidates or not all(isinstance(found, tvm.s_tir.Schedule) for found in candidates)
+        ):
+            raise TuningError(
+                f"space: expected {name} to return a schedule, several, or None for the one that it "
+                f"was given, found {made!r}"
+            )
+        return made
+
+    return run
+
+
 def _bind_sizes(program: SparseFunc, metadata: dict, arguments: list) -> IRModule:
     """Lower the program for exactly these inputs; its fingerprint tells two patterns apart."""
     lowered = lower(program.specialize(_scalars(metadata, arguments)))
@@ -245,7 +269,7 @@ def _search(module, space, target, trials, folder, database, progress, saved, op
         mod=module,
         target=tvm.target.Target(attrs),
         space_generator=ms.space_generator.ScheduleFn(
-            space,
+            _checked(space),
             sch_rules=[],
             postprocs=[RewriteReductionInit()],
             mutator_probs={ms.mutator.MutateTileSize(): 0.5, MutateCategorical(): 0.5},
