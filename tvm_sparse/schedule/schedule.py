@@ -237,7 +237,7 @@ class SparseSchedule:
         arguments = {
             "iteration": iteration,
             "operand": operand if isinstance(operand, str) else operands,
-            "formats": formats if hasattr(formats, "parts") or "" in parts else parts,
+            "formats": _recorded(formats),
         }
         return self._record("decompose_format", arguments, handles)
 
@@ -432,3 +432,10 @@ class SparseSchedule:
     def _record(self, primitive: str, arguments: dict[str, Any], result: Any = None) -> Any:
         self.trace.append(primitive, arguments, result)
         return result
+
+
+def _recorded(formats: Any) -> Any:
+    """Formats as the trace keeps them: containers of its own."""
+    if isinstance(formats, Mapping):
+        return dict(formats)
+    return formats if isinstance(formats, Format) or hasattr(formats, "parts") else list(formats)
