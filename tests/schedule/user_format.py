@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tvm_sparse.formats import CSR, Composition, Entries
+from tvm_sparse.formats import BSR, CSR, DIA, Composition, Entries
 
-__all__ = ["Band", "BandAndRest", "Hidden"]
+__all__ = ["Band", "BandAndRest", "EvenRowsBlocks", "EvenRowsDiagonals", "Hidden"]
 
 
 class Band(CSR):
@@ -27,6 +27,23 @@ class BandAndRest(Composition):
     def __init__(self, width: int) -> None:
         self.width = width
         super().__init__({"band": Band(width), "rest": CSR()})
+
+
+class EvenRowsDiagonals(DIA):
+    """Entries of even rows, by diagonals: the padding between them is where other parts have entries."""
+
+    def takes(self, entries: Entries) -> np.ndarray:
+        return entries.coordinates[0] % 2 == 0
+
+
+class EvenRowsBlocks(BSR):
+    """Entries of even rows, in blocks whose other rows are padding."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+
+    def takes(self, entries: Entries) -> np.ndarray:
+        return entries.coordinates[0] % 2 == 0
 
 
 class Hidden(CSR):

@@ -345,7 +345,8 @@ def _sum_by_place(values: np.ndarray, places: np.ndarray) -> np.ndarray:
     wide = np.result_type(values.dtype, np.float32) if values.dtype.kind in "fV" else values.dtype
     order = np.argsort(places, kind="stable")
     begins = np.concatenate([[0], np.flatnonzero(np.diff(places[order])) + 1])
-    return np.add.reduceat(values[order].astype(wide), begins).astype(values.dtype)
+    with np.errstate(invalid="ignore"):  # of infinite values
+        return np.add.reduceat(values[order].astype(wide), begins).astype(values.dtype)
 
 
 def check_fits(name: str, size: int, dtype: np.dtype) -> None:
