@@ -24,7 +24,7 @@ OPERATORS = ("spmv", "spmm", "sddmm", "segment_sum")
 def main() -> None:
     """Run the benchmark; see ``--help``."""
     options = parse_arguments()
-    restart_with(ENVIRONMENT)
+    restart_with(ENVIRONMENT, "benchmarks.cpu")
     from .run import run  # noqa: PLC0415 (contenders read the environment when imported)
 
     results = run(options)
@@ -42,8 +42,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--data", type=Path, help="folder of .npz and .mtx files (default: generated matrices)")
     add("--op", type=_names, default=list(OPERATORS), help="operators, separated by commas")
-    add("--features", type=_integers, default=[32, 64, 128, 256], help="feature widths")
-    add("--threads", type=_integers, default=[1, 2], help="numbers of threads")
+    add("--features", type=integers, default=[32, 64, 128, 256], help="feature widths")
+    add("--threads", type=integers, default=[1, 2], help="numbers of threads")
     add("--matrices", type=lambda text: text.split(","), help="only these matrices")
     add("--rounds", type=int, default=9, help="rounds over all contenders")
     add("--special", action="store_true", help="compile a kernel for each feature width")
@@ -53,16 +53,17 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def restart_with(environment: dict[str, str]) -> None:
-    """Start this process anew unless it has the environment already."""
+def restart_with(environment: dict[str, str], module: str) -> None:
+    """Start this process anew, as ``python -m module``, unless it has the environment already."""
     if all(os.environ.get(name) == value for name, value in environment.items()):
         return
     kept = {key: value for key, value in os.environ.items() if not key.startswith("OPENBLAS_")}
-    command = [sys.executable, "-m", "benchmarks.cpu", *sys.argv[1:]]
+    command = [sys.executable, "-m", module, *sys.argv[1:]]
     os.execve(sys.executable, command, {**kept, **environment})
 
 
-def _integers(text: str) -> list[int]:
+def integers(text: str) -> list[int]:
+    """Read integers separated by commas."""
     return [int(part) for part in text.split(",")]
 
 

@@ -15,8 +15,10 @@ import tvm
 import tvm_ffi
 
 from tvm_sparse import schedules
+from tvm_sparse.formats import Packed, PackedComposition
+from tvm_sparse.runtime import Executable
 
-__all__ = ["bind"]
+__all__ = ["bind", "bind_packed"]
 
 
 def bind(
@@ -57,6 +59,26 @@ def bind(
         "segment_sum": [*dense, result, indptr, rows, *width, matrix.nnz],
     }[operator]
     return lambda: kernel(*arguments), result.numpy
+
+
+def bind_packed(
+    kernel: Executable, packed: Packed | PackedComposition, dense: np.ndarray
+) -> tuple[Callable[[], object], Callable[[], np.ndarray]]:
+    """Return a call that runs SpMM with a matrix in a format, and one that reads its result.
+
+    Parameters
+    ----------
+    kernel : Executable
+        What ``schedules.spmm.build`` returned for the format.
+    packed : Packed or PackedComposition
+        The matrix.
+    dense : numpy.ndarray
+        The dense operand.
+    """
+    result = np.full((packed.shape[0], dense.shape[1]), np.nan, np.float32)
+    arguments = kernel["spmm"].arguments(a=packed, b=dense, c=result)
+    function = kernel.module.get_function("spmm")
+    return lambda: function(*arguments), lambda: result
 
 
 @cache

@@ -67,6 +67,21 @@ def torch_product(matrix: sp.csr_matrix, dense: np.ndarray) -> Bound:
     return _returning(lambda: a @ b)
 
 
+def torch_bsr_product(matrix: sp.bsr_matrix, dense: np.ndarray) -> Bound:
+    """BSR tensor times dense matrix."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parts = (torch.from_numpy(array) for array in (matrix.indptr, matrix.indices, matrix.data))
+        a, b = torch.sparse_bsr_tensor(*parts, size=matrix.shape), torch.from_numpy(dense)
+    return _returning(lambda: a @ b)
+
+
+def torch_dense_product(matrix: sp.spmatrix, dense: np.ndarray) -> Bound:
+    """Dense matrix, zeros and all, times dense matrix."""
+    a, b = torch.from_numpy(matrix.toarray()), torch.from_numpy(dense)
+    return _returning(lambda: a @ b)
+
+
 def torch_sddmm(matrix: sp.csr_matrix, x: np.ndarray, y: np.ndarray) -> Bound:
     """``torch.sparse.sampled_addmm`` with ``beta=0``."""
     pattern = _torch_csr(matrix)
@@ -186,16 +201,28 @@ def _mkl_handle(matrix: sp.csr_matrix) -> ctypes.c_void_p:
     return handle
 
 
+def _mkl_bsr_handle(matrix: sp.bsr_matrix) -> ctypes.c_void_p:
+    handle = ctypes.c_void_p()
+    size = matrix.blocksize[0]
+    shape = (matrix.shape[0] // size, matrix.shape[1] // size)
+    pointers = [_pointer(matrix.indptr), _pointer(matrix.indptr, 1)]
+    arrays = [*pointers, _pointer(matrix.indices), _pointer(matrix.data)]
+    create = _mkl().mkl_sparse_s_create_bsr
+    _checked(create(ctypes.byref(handle), 0, _ROW_MAJOR, *shape, size, *arrays))
+    return handle
+
+
 def _keeping(call: Callable[[], object], *arrays: object) -> Callable[[], object]:
     """Keep alive what MKL reads and writes: the call holds mere addresses."""
     return lambda _alive=arrays: call()
 
 
-def mkl_spmm(matrix: sp.csr_matrix, b: np.ndarray) -> Bound:
-    """``mkl_sparse_s_mm`` on an optimized handle."""
+def mkl_spmm(matrix: sp.csr_matrix | sp.bsr_matrix, b: np.ndarray) -> Bound:
+    """``mkl_sparse_s_mm`` on an optimized handle of CSR, or of BSR with square blocks."""
     features = b.shape[1]
     c = np.empty((matrix.shape[0], features), np.float32)
-    handle, mkl = _mkl_handle(matrix), _mkl()
+    handle = _mkl_bsr_handle(matrix) if matrix.format == "bsr" else _mkl_handle(matrix)
+    mkl = _mkl()
     hint = (_NO_TRANSPOSE, _GENERAL, _ROW_MAJOR, features, _EXPECTED_CALLS)
     _checked(mkl.mkl_sparse_set_mm_hint(handle, *hint))
     _checked(mkl.mkl_sparse_optimize(handle))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import platform
+from collections.abc import Callable
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,9 +16,9 @@ from tvm_sparse.runtime import set_num_threads
 from . import matrices, ours, peers
 from .cpu import ENVIRONMENT
 from .limits import Bandwidth, compulsory_bytes
-from .timing import Times, interleave
+from .timing import Times, geometric_mean, interleave
 
-__all__ = ["run"]
+__all__ = ["checked", "reference", "run"]
 
 _NAME = "tvm_sparse"
 _TOLERANCE = 1e-4
@@ -70,14 +71,24 @@ def run(options: argparse.Namespace) -> dict:
 def _contenders(operator: str, matrix: sp.csr_matrix, features: int, special: bool) -> dict:
     """Bind and check all contenders of one case."""
     operands = _operands(operator, matrix, features)
-    expected, scale = _reference(operator, matrix, operands)
+    expected, scale = reference(operator, matrix, operands)
     bound = {name: bind(matrix, *operands) for name, bind in peers.PEERS[operator].items()}
     bound[_NAME] = ours.bind(operator, matrix, operands, special)
+    return checked(bound, expected, scale)
+
+
+def checked(
+    bound: dict[str, peers.Bound], expected: np.ndarray, scale: np.ndarray
+) -> dict[str, Callable[[], object]]:
+    """Compare every contender's result with the expected one; return the calls.
+
+    Errors are relative to ``scale``, the sum of absolute terms.
+    """
     for name, (call, read) in bound.items():
         call()
         error = np.abs(read() - expected) / scale
         if error.size and not error.max() < _TOLERANCE:
-            raise AssertionError(f"{name} {operator}: relative error {error.max():.1e}")
+            raise AssertionError(f"{name}: relative error {error.max():.1e}")
     return {name: call for name, (call, _) in bound.items()}
 
 
@@ -93,7 +104,7 @@ def _operands(operator: str, matrix: sp.csr_matrix, features: int) -> list[np.nd
     return [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
 
 
-def _reference(
+def reference(
     operator: str, matrix: sp.csr_matrix, operands: list[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The result in float64, and what errors are relative to: the sum of absolute terms."""
@@ -143,17 +154,13 @@ def _summary(cases: list[dict]) -> list[dict]:
             "operator": operator,
             "threads": threads,
             "speedups": {
-                peer: _geometric_mean([case["speedups"][peer] for case in group])
+                peer: geometric_mean([case["speedups"][peer] for case in group])
                 for peer in group[0]["speedups"]
             },
-            "bandwidth_share": _geometric_mean([case["bandwidth_share"] for case in group]),
+            "bandwidth_share": geometric_mean([case["bandwidth_share"] for case in group]),
         }
         for (operator, threads), group in groups.items()
     ]
-
-
-def _geometric_mean(values: list[float]) -> float:
-    return float(np.exp(np.mean(np.log(values))))
 
 
 def _print(console: Console, cases: list[dict]) -> None:

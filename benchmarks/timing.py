@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Times", "interleave", "others_load"]
+__all__ = ["Times", "geometric_mean", "interleave", "others_load"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,11 @@ def interleave(
         if name != ours
     }
     return Times(seconds, speedups, load())
+
+
+def geometric_mean(values: list[float]) -> float:
+    """Return the geometric mean."""
+    return float(np.exp(np.mean(np.log(values))))
 
 
 def _repeats(call: Callable[[], object], slice_seconds: float) -> int:

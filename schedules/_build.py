@@ -6,12 +6,15 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from ..ir import SparseFunc
 from ..runtime import Executable, compile, lower, resolve_target
 from ..schedule import SparseSchedule
+from ..schedule.iterations import find_iteration
+from ..schedule.trace import IterationHandle
 
 __all__ = ["build_decomposed", "build_default", "cpu_schedules"]
 
@@ -73,9 +76,10 @@ def build_decomposed(
     resolved = _cpu_target(target)
     decomposed = SparseSchedule(program)
     made = decomposed.decompose_format(program.name, operand, formats)
+    for handle in made:
+        _put_block_rows_inside(decomposed, handle)
     parts = [handle.name.removeprefix(f"{program.name}_") for handle in made]
     schedule = decomposed.lower()
-    schedule.work_on(program.name)
     cpu_schedules("parts").schedule(
         schedule,
         [part for part in parts if part != "init"],
@@ -84,6 +88,28 @@ def build_decomposed(
         groups=getattr(formats, "disjoint_rows", None),
     )
     return compile(schedule, resolved)
+
+
+def _put_block_rows_inside(schedule: SparseSchedule, handle: IterationHandle) -> None:
+    """Go over the rows of a block after its columns, so that a value of the dense operand serves all."""
+    iteration = find_iteration(schedule.mod[handle.function], handle.name)
+    loops = [(axis, kind, var.name) for axis, kind, var in iteration.iterators]
+    reduced = [place for place, (_, kind, _) in enumerate(loops) if kind == "R"]
+    if not reduced:
+        return
+    inside = [
+        place
+        for place, (axis, kind, _) in enumerate(loops)
+        if 0 < place < reduced[-1]
+        and kind == "S"
+        and axis.kind == "dense_fixed"
+        and isinstance(axis.length, tirx.IntImm)
+    ]
+    if inside:
+        last = reduced[-1] + 1
+        before = [place for place in range(last) if place not in inside]
+        order = [*before, *inside, *range(last, len(loops))]
+        schedule.sparse_reorder(handle, [loops[place][2] for place in order])
 
 
 def _cpu_target(target: Any) -> Target:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,19 @@ from tvm.script import sparse as S
 from ..ir import SparseFunc
 from ..runtime import Executable
 from ._build import build_decomposed, build_default, cpu_schedules
+from ._choice import FormatChoice, candidate_formats
+from ._choice import choose_format as _choose_format
 from ._types import check_index_dtype, result_dtype
 
-__all__ = ["build", "program", "reference", "space"]
+__all__ = [
+    "FormatChoice",
+    "build",
+    "candidate_formats",
+    "choose_format",
+    "program",
+    "reference",
+    "space",
+]
 
 
 def program(
@@ -128,6 +139,66 @@ def build(
     if formats is not None:
         return build_decomposed(func, "A", formats, target, features)
     return build_default(__name__, func, target, features)
+
+
+def choose_format(
+    matrix: sp.spmatrix,
+    features: int,
+    *,
+    candidates: Mapping[str, Any] | None = None,
+    rounds: int = 9,
+    target: Any = "llvm",
+) -> FormatChoice:
+    """Return the fastest of some formats for a matrix, timed with the real kernel on it.
+
+    Every candidate's result is compared with :func:`reference` before it is timed. Each takes a build of
+    its kernel, a second or less, and ``rounds`` turns of a few calls. They are compared round by round,
+    and the first candidate stays unless another is at least 3 % faster.
+
+    Parameters
+    ----------
+    matrix : scipy.sparse matrix or array
+        Its values tell the dtype.
+    features : int
+        Feature width; the kernels are compiled for it.
+    candidates : dict of str to Format or Composition, optional
+        What to try; by default :func:`candidate_formats`.
+    rounds : int
+        Turns in which candidates are timed, one after another.
+    target : str, dict or tvm.target.Target
+        The CPU.
+
+    Returns
+    -------
+    FormatChoice
+        Name, format, packed matrix and kernel of the fastest, and the times of all.
+
+    Raises
+    ------
+    RuntimeError
+        If a result is wrong.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp
+    >>> from tvm_sparse import schedules
+    >>> from tvm_sparse.formats import CSR, RowList
+    >>> matrix = sp.eye(64, format="csr", dtype="float32")
+    >>> choice = schedules.spmm.choose_format(matrix, 8, candidates={"a": CSR(), "b": RowList("rcm")})
+    >>> sorted(choice.seconds)
+    ['a', 'b']
+    >>> choice.kernel(a=choice.packed, b=np.ones((64, 8), "float32")).sum()
+    np.float32(512.0)
+    """
+    return _choose_format(
+        build,
+        reference,
+        matrix,
+        features,
+        candidates=candidates,
+        rounds=rounds,
+        target=target,
+    )
 
 
 def space(schedule: Schedule, target: Any = None, name: str = "spmm") -> list[Schedule]:

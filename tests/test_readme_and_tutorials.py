@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "tutorials").glob("*.py")), ids=lambda p: p.stem)
-def test_tutorials_run(path, capsys, monkeypatch):
+def test_tutorials_run(path, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.setattr(sys, "argv", [str(path), str(tmp_path)])
     runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out
 

@@ -8,6 +8,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.target import Target
 
+from .blocks import tile_blocks, walks_blocks
 from .rows import row_pointers, share_rows, tile_row, version_widths
 from .spmm import COMMON_WIDTHS
 from .tiles import RowTile
@@ -55,6 +56,10 @@ def schedule(
         rows, block = sch.get_sblock(f"{name}_{part}_0"), sch.get_sblock(f"{name}_{part}_1")
         if sch.get(block).init is None:
             continue
+        if walks_blocks(sch, block):
+            widths = () if lean else COMMON_WIDTHS
+            tile_blocks(sch, rows, block, target=target, widths=widths)
+            continue
         bits = int(sch.get(block).writes[0].source.dtype.bits)
         indptr = row_pointers(sch, sch.get_loops(block)[0])
         chosen = tile or RowTile.of_target(target, bits)
@@ -69,12 +74,13 @@ def schedule(
             sch.annotate(row, "tvm_sparse.together", groups.get(part, part))
         if not lean:
             version_widths(sch, row, COMMON_WIDTHS)
-    if f"{name}_init_0" in names:
-        _schedule_init(sch, sch.get_sblock(f"{name}_init_0"), target)
+    for block in names:
+        if block.endswith(("_init_0", "_fill_0")):
+            _schedule_init(sch, sch.get_sblock(block), target)
 
 
 def _schedule_init(sch: s_tir.Schedule, block, target) -> None:
-    row, feature = sch.get_loops(block)
+    row, *_, feature = sch.get_loops(block)
     lanes = RowTile.of_target(target, int(sch.get(block).writes[0].source.dtype.bits)).lanes
     vectors, lane = sch.split(feature, [None, lanes])
     sch.vectorize(lane)

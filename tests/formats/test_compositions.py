@@ -19,6 +19,7 @@ from tvm_sparse.formats import (
     DBSR,
     DCSR,
     SRBCRS,
+    ColumnParts,
     Composition,
     Entries,
     Format,
@@ -44,6 +45,8 @@ MATRICES = {
     "hyb": Hyb(buckets=[1, 2]),
     "hyb_parts": Hyb(3, buckets=[1, 3]),
     "hyb_many_parts": Hyb(11, buckets=[2]),
+    "hyb_rcm": Hyb(2, buckets=[1, 3], order="rcm"),
+    "column_parts": ColumnParts(3, order="rcm"),
     "hyb_fitted": Hyb(),
     "hyb_parts_fitted": Hyb(2),
 }
@@ -213,11 +216,19 @@ def test_arguments_are_those_of_all_parts():
     ]
 
 
+def test_parts_without_names_go_by_those_of_their_formats():
+    assert list(Composition([BSR(2, 2, min_fill=0.5), CSR()]).parts) == ["bsr2x2", "csr"]
+
+
 def test_descriptions_that_make_no_sense_are_refused():
-    with pytest.raises(
-        ValueError, match=r"expected one or more for tensors of one rank, found none"
-    ):
+    with pytest.raises(ValueError, match=r"parts: expected one format or more, found none"):
         Composition({})
+    with pytest.raises(TypeError, match=r"formats by name or a sequence of them, found <CSR csr>"):
+        Composition(CSR())
+    with pytest.raises(TypeError, match=r"each part, found Hyb\(.*; name its parts, as in \*\*hyb"):
+        Composition({"blocks": BSR(2, 2), "rest": Hyb()})
+    with pytest.raises(ValueError, match=r"two have the same name; pass a dict"):
+        Composition([CSR(), CSR()])
     with pytest.raises(ValueError, match=r"one rank, found a of 2, b of 3"):
         Composition({"a": CSR(), "b": COO(rank=3)})
     with pytest.raises(ValueError, match=r"names that are identifiers, found 'a b'"):
@@ -232,6 +243,14 @@ def test_formats_that_answer_wrongly_are_named():
     composition = Composition({"first": Careless()})
     with pytest.raises(ValueError, match=r"first \(csr\): expected takes\(\) to return 1 booleans"):
         composition.pack(sp.eye_array(1))
+
+
+def test_the_text_of_a_packed_tensor_is_short(packed):
+    assert repr(packed) == (
+        f"<PackedComposition 4x4, 6 entries, {packed.nbytes} bytes, 0 % padding "
+        "(b: bsr2x2 of 4, h: csr of 2)>"
+    )
+    assert repr(packed.parts["b"]) == "<Packed bsr2x2: 4x4, 4 entries, 48 bytes, 0 % padding>"
 
 
 # --- check ---------------------------------------------------------------------------------------
@@ -250,6 +269,14 @@ def test_check_finds_an_entry_in_two_parts(packed):
     packed.parts["h"].storage.arrays["indices"][:] = [0, 2]
     with pytest.raises(ValueError, match=r"entry \(0, 0\) is stored twice"):
         packed.check()
+
+
+def test_check_of_a_single_format_finds_values_in_padding():
+    part = BSR(2, 2).pack(sp.eye_array(3, format="csr"))
+    part.check()
+    part.values[0, 0, 1] = 1
+    with pytest.raises(ValueError, match="bsr2x2: expected zeros in padding, found other values"):
+        part.check()
 
 
 def test_check_finds_coordinates_outside_of_the_tensor(packed):

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from tests.formats.cases import CASES, Case
-from tvm_sparse.formats import COO, CSC, CSR, ELL, Entries
+from tvm_sparse.formats import BSR, COO, CSC, CSR, DBSR, DIA, ELL, SRBCRS, Entries
 from tvm_sparse.formats.plot import draw
 
 MATRICES = [case for case in CASES if case.format.rank == 2]
@@ -43,6 +43,23 @@ def test_the_order_of_storage_shows(axes):
     assert _cells(axes).compressed().tolist() == [0, 1, 2]
     draw(CSC().pack(matrix), axes)
     assert axes.get_images()[1].get_array().compressed().tolist() == [0, 2, 1]
+
+
+@pytest.mark.parametrize(
+    "fmt, expected",
+    [
+        (BSR(2, 2), [[0, 1, 0], [1, 1, 0], [0, 0, 0]]),
+        (DBSR(2, 2), [[0, 1, 0], [1, 1, 0], [0, 0, 0]]),
+        (SRBCRS(2, 2), [[0, 0, 0], [1, 0, 0], [0, 0, 0]]),
+        (DIA(), [[0, 0, 0], [1, 1, 0], [0, 0, 1]]),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_padding_at_coordinates_of_the_matrix_is_grey(fmt, expected, axes):
+    entries = np.array([0, 2, 2]), np.array([0, 0, 1])
+    draw(fmt.pack((entries, np.ones(3), (3, 3))), axes)
+    shown = axes.get_images()[1].get_array()
+    assert (shown[..., 3] > 0).astype(int).tolist() == expected
 
 
 def test_the_title_says_format_size_and_padding(axes):

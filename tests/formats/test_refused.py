@@ -35,7 +35,9 @@ def test_other_numbers_of_dimensions(fmt):
 
 
 def test_other_kinds_of_tensors():
-    with refuses(TypeError, "tensor: expected a SciPy sparse matrix.*found ndarray"):
+    with refuses(
+        TypeError, "tensor: expected a SciPy sparse matrix.*found ndarray; wrap it as scipy"
+    ):
         CSR().pack(np.eye(2))
 
 

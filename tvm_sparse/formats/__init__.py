@@ -2,6 +2,8 @@
 
 from .bsr import BSR
 from .bucket import Bucket, EmptyRows, LongBucket
+from .cache import choose_column_parts
+from .column_parts import ColumnParts, ColumnRange
 from .composition import Composition, PackedComposition
 from .coo import COO
 from .csc import CSC
@@ -18,6 +20,7 @@ from .layout import Layout, LayoutBuilder, StoredAxis
 from .pieces import FurtherPieces, Pieces
 from .ragged import Ragged
 from .relational_hyb import RelationalHyb
+from .row_list import RowList
 from .sr_bcrs import SRBCRS
 
 __all__ = [
@@ -32,6 +35,8 @@ __all__ = [
     "ELL",
     "SRBCRS",
     "Bucket",
+    "ColumnParts",
+    "ColumnRange",
     "Composition",
     "EmptyRows",
     "Entries",
@@ -46,7 +51,9 @@ __all__ = [
     "Pieces",
     "Ragged",
     "RelationalHyb",
+    "RowList",
     "Storage",
     "StoredAxis",
     "as_entries",
+    "choose_column_parts",
 ]

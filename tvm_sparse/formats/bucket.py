@@ -13,9 +13,10 @@ from tvm import tirx
 from tvm.ir import Expr
 
 from ..ir import Axis
-from .entries import Entries, RowEntries
+from .entries import Entries, RowEntries, places_in
 from .format import Format, Storage, check_fits, check_positive
 from .layout import Layout, LayoutBuilder
+from .orders import Order, check_order, order_rows
 
 __all__ = ["Bucket", "EmptyRows", "LongBucket", "find_rows", "rows_without_entries"]
 
@@ -37,6 +38,9 @@ class Bucket(Format):
     relation : int, optional
         For tensors (relation, row, column): the bucket takes entries of this relation, a constant of
         its kernel.
+    order : str, sequence of int, callable or None
+        Order in which the rows are stored and visited, as for :class:`RowList`; computed from the
+        entries of the bucket alone. None: as they come.
 
     Notes
     -----
@@ -57,6 +61,7 @@ class Bucket(Format):
         column_part: int = 0,
         column_parts: int = 1,
         relation: int | None = None,
+        order: Order = None,
     ) -> None:
         check_positive(width=width, column_parts=column_parts)
         if not 0 <= column_part < column_parts:
@@ -65,6 +70,7 @@ class Bucket(Format):
             )
         self.width, self.column_part, self.column_parts = width, column_part, column_parts
         self.relation = relation if relation is None else int(relation)
+        self.order = check_order(order)
         self.rank = 2 if relation is None else 3
         where = f"c{column_part}" if relation is None else f"r{relation}"
         self.name = f"{where}_w{width}"
@@ -110,12 +116,15 @@ class Bucket(Format):
                 f"{self.name}: expected rows of at most {self.width} entries (width), found {longest}"
             )
         count = lengths.size
-        return self._store(entries, pointers, np.arange(count), (count, 1), {}, index_dtype)
+        visits = order_rows(self.order, entries, pointers)
+        places = places_in(visits)
+        return self._store(entries, pointers, visits, places, (count, 1), {}, index_dtype)
 
     def _store(
         self,
         entries: Entries,
         pointers: np.ndarray,
+        visits: np.ndarray,
         places: np.ndarray,
         shape: tuple[int, ...],
         structure: dict[str, np.ndarray],
@@ -123,8 +132,9 @@ class Bucket(Format):
     ) -> Storage:
         """Fill slots of the bucket's width.
 
-        ``pointers`` say where the entries of each row begin, ``places`` in which padded slot of
-        ``width`` they do, ``shape`` how many of these there are.
+        ``pointers`` say where the entries of each row begin, ``visits`` in which order rows are
+        stored, ``places`` in which padded slot of ``width`` each begins, ``shape`` how many of these
+        there are.
         """
         check_fits(self.name, int(np.prod(shape)) * self.width, index_dtype)
         lengths = np.diff(pointers)
@@ -134,7 +144,7 @@ class Bucket(Format):
         indices = np.full(values.shape, entries.shape[-1], index_dtype)
         values.reshape(-1)[slots] = entries.values
         indices.reshape(-1)[slots] = entries.columns
-        rows = entries.coordinates[-2][pointers[:-1]].astype(index_dtype)
+        rows = entries.coordinates[-2][pointers[:-1]][visits].astype(index_dtype)
         arrays = {"row_indices": rows.reshape(-1, 1), **structure, "indices": indices}
         return Storage(values, arrays, {"rows": lengths.size}, slots)
 
@@ -189,11 +199,13 @@ class LongBucket(Bucket):
     def store(self, entries: Entries, index_dtype: np.dtype) -> Storage:
         self._check_entries(entries)
         pointers = find_rows(entries)
+        visits = order_rows(self.order, entries, pointers)
         indptr = np.zeros(pointers.size, index_dtype)
-        np.cumsum(-(-np.diff(pointers) // self.width), out=indptr[1:])
+        np.cumsum(-(-np.diff(pointers)[visits] // self.width), out=indptr[1:])
         pieces = int(indptr[-1])
+        places = indptr[:-1][places_in(visits)]
         storage = self._store(
-            entries, pointers, indptr[:-1], (pieces,), {"indptr": indptr}, index_dtype
+            entries, pointers, visits, places, (pieces,), {"indptr": indptr}, index_dtype
         )
         storage.sizes["pieces"] = pieces
         return storage

@@ -6,7 +6,7 @@ are disjoint and together hold the whole tensor by construction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,8 @@ from .format import (
     Format,
     Packed,
     as_index_dtype,
+    check_slots,
+    describe,
     in_stored_order,
     prepare,
     store_entries,
@@ -32,9 +34,9 @@ class Composition:
 
     Parameters
     ----------
-    parts : mapping of str to Format
-        Each takes, in order, what it stores well (:meth:`Format.takes`) of what is left; the last one
-        usually takes all.
+    parts : mapping of str to Format, or sequence of Format
+        By name; those of a sequence go by the formats' names. Each takes, in order, what it stores
+        well (:meth:`Format.takes`) of what is left; the last one usually takes all.
     keeps_duplicates : bool
         Give repeated coordinates slots of their own; all parts must do so. Otherwise they are summed
         before the entries are divided.
@@ -66,13 +68,13 @@ class Composition:
         """Groups of parts, by part, that have no row in common; none unless the composition says so."""
         return {}
 
-    def __init__(self, parts: Mapping[str, Format], keeps_duplicates: bool = False) -> None:
-        self._parts = dict(parts)
+    def __init__(
+        self, parts: Mapping[str, Format] | Sequence[Format], keeps_duplicates: bool = False
+    ) -> None:
+        self._parts = name_parts(parts, "parts")
         self.keeps_duplicates = keeps_duplicates
         self.rank = _common_rank(self._parts)
         for name, part in self._parts.items():
-            if not name.isidentifier():
-                raise ValueError(f"parts: expected names that are identifiers, found {name!r}")
             if keeps_duplicates and not part.keeps_duplicates:
                 raise ValueError(
                     f"parts: {name} ({part.name}) sums repeated coordinates, which the composition "
@@ -263,6 +265,11 @@ class PackedComposition:
         for name, part in self.parts.items():
             part.update_values(stored[self.chosen[name]])
 
+    def restore_padding(self) -> None:
+        """Put zeros back into the padding of all parts, as :meth:`Packed.restore_padding` does."""
+        for part in self.parts.values():
+            part.restore_padding()
+
     def arguments(self, name: str) -> dict[str, Any]:
         """Return what a kernel takes for this tensor, by parameter name.
 
@@ -278,8 +285,14 @@ class PackedComposition:
             for key, argument in part.arguments(f"{name}_{part_name}").items()
         }
 
+    def formats(self, name: str) -> dict[str, str]:
+        """Return the names of the parts' formats by those of their values among the arguments."""
+        return {f"{name}_{part_name}": part.format.name for part_name, part in self.parts.items()}
+
     def check(self) -> None:
-        """Validate the parts' arrays against each other: ``validate="full"`` of a kernel's arguments.
+        """Validate the parts, and that every entry is in one of them.
+
+        Part of ``validate="full"`` of a kernel.
 
         Raises
         ------
@@ -288,7 +301,7 @@ class PackedComposition:
             entry lies in two parts, or one is missing.
         """
         for name, part in self.parts.items():
-            _check_part(name, part, self.chosen[name].size)
+            check_slots(name, part, self.chosen[name].size)
         held = np.sort(np.concatenate(list(self.chosen.values())))
         if not np.array_equal(held, np.arange(held.size)):
             raise ValueError(f"{self.composition!r}: expected every entry in one part")
@@ -318,36 +331,41 @@ class PackedComposition:
 
         return draw_parts(self, ax)
 
+    def __repr__(self) -> str:
+        parts = ", ".join(
+            f"{name}{f': {part.format.name}' if part.format.name != name else ''}"
+            f" of {self.chosen[name].size}"
+            for name, part in self.parts.items()
+        )
+        return f"<PackedComposition {describe(self, self.count)} ({parts})>"
+
+
+def name_parts(parts: Mapping[str, Format] | Sequence[Format], label: str) -> dict[str, Format]:
+    """Return formats by name; a sequence goes by the formats' own names."""
+    if isinstance(parts, Mapping):
+        named, found = dict(parts), list(parts.values())
+    elif isinstance(parts, Sequence) and not isinstance(parts, str):
+        found = list(parts)
+        named = {getattr(part, "name", str(part)): part for part in found}
+    else:
+        raise TypeError(f"{label}: expected formats by name or a sequence of them, found {parts!r}")
+    for part in found:
+        if not isinstance(part, Format):
+            hint = "; name its parts, as in **hyb.parts" if isinstance(part, Composition) else ""
+            raise TypeError(f"{label}: expected a Format for each part, found {part!r}{hint}")
+    for name in named:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ValueError(f"{label}: expected names that are identifiers, found {name!r}")
+    if not named:
+        raise ValueError(f"{label}: expected one format or more, found none")
+    if len(named) < len(found):
+        raise ValueError(f"{label}: two have the same name; pass a dict of names to formats")
+    return named
+
 
 def _common_rank(parts: Mapping[str, Format]) -> int:
     ranks = {part.rank for part in parts.values()}
     if len(ranks) != 1:
-        found = ", ".join(f"{name} of {part.rank}" for name, part in parts.items()) or "none"
-        raise ValueError(f"parts: expected one or more for tensors of one rank, found {found}")
+        found = ", ".join(f"{name} of {part.rank}" for name, part in parts.items())
+        raise ValueError(f"parts: expected formats for tensors of one rank, found {found}")
     return ranks.pop()
-
-
-def _check_part(name: str, part: Packed, count: int) -> None:
-    slots, values = part.storage.slots, part.values.reshape(-1)
-    held = np.zeros(values.size, bool)
-    if slots.size != count or (count and not 0 <= slots.min() <= slots.max() < values.size):
-        raise ValueError(
-            f"{name}: expected {count} slots in 0..{values.size - 1}, found {slots.size} others"
-        )
-    held[slots] = True
-    if np.count_nonzero(held) != count:
-        raise ValueError(f"{name}: expected one entry in each slot, found one with several")
-    if values[~held].view(np.uint8).any():
-        raise ValueError(f"{name}: expected zeros in padding, found other values")
-    if part.format.marks_padding and values.dtype.kind in "fcV":
-        bits = values[slots].view(np.uint8).reshape(count, values.itemsize)
-        if not bits.any(axis=1).all():
-            raise ValueError(
-                f"{name}: expected -0.0 for an entry that is zero, found 0.0 as in padding"
-            )
-    for dim, (found, extent) in enumerate(zip(part.entries().coordinates, part.shape)):
-        if count and not 0 <= found.min() <= found.max() < extent:
-            raise ValueError(
-                f"{name}: expected coordinates of dimension {dim} in 0..{extent - 1}, found "
-                f"{found.min()}..{found.max()}"
-            )

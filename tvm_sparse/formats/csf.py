@@ -44,9 +44,10 @@ class CSF(Format):
         self, rank: int, order: Sequence[int] | None = None, compressed_root: bool = False
     ) -> None:
         check_rank(rank, 1)
-        self.name = "csf"
         self.rank = rank
         self.order = tuple(range(rank) if order is None else order)
+        levels = "_".join(map(str, self.order))
+        self.name = "csf" if self.order == tuple(range(rank)) else f"csf_{levels}"
         self.compressed_root = compressed_root
         self.marks_padding = rank == 1 and not compressed_root
         if sorted(self.order) != list(range(rank)):

@@ -14,19 +14,19 @@ from tvm.ir import Var
 if TYPE_CHECKING:
     from .format import Format
 
-__all__ = ["describe", "difference", "is_plain_csr"]
+__all__ = ["describe_format", "difference"]
 
 #: What a kernel may rely on; a tensor that promises more than a kernel needs is fine.
 _PROMISES = ("distinct", "unique", "sorted")
 
 
-def describe(fmt: Format) -> dict[str, Any]:
+def describe_format(fmt: Format) -> dict[str, Any]:
     """Return the description of a format: its name, axes, map to coordinates, and marks.
 
     Examples
     --------
     >>> from tvm_sparse.formats import BSR
-    >>> describe(BSR(2, 3))["coordinates"]
+    >>> describe_format(BSR(2, 3))["coordinates"]
     'v0 * 2 + v2, v1 * 3 + v3'
     """
     layout = fmt.layout("t", [Var(f"n{dim}", "int32") for dim in range(fmt.rank)])
@@ -69,12 +69,3 @@ def difference(found: Mapping[str, Any], expected: Mapping[str, Any]) -> str | N
     if expected["marks_padding"] and not found["marks_padding"]:
         return f"{names}, whose values do not tell padding from entries"
     return None
-
-
-def is_plain_csr(description: Mapping[str, Any]) -> bool:
-    """Whether a format has the arrays of ``scipy.sparse.csr_array``."""
-    structure = [(axis["kind"], axis["dims"]) for axis in description["axes"]]
-    return (
-        structure == [("dense_fixed", [0]), ("sparse_variable", [1])]
-        and description["coordinates"] == "v0, v1"
-    )

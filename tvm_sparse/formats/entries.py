@@ -293,6 +293,7 @@ def _read(tensor: Any, label: str) -> Entries:
     raise TypeError(
         f"{label}: expected a SciPy sparse matrix, a PyTorch sparse tensor, packed values or "
         f"(coordinates, values, shape), found {type(tensor).__name__}"
+        + ("; wrap it as scipy.sparse.csr_matrix(array)" if isinstance(tensor, np.ndarray) else "")
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from tvm.ir import Expr
 
-from .description import describe
+from .description import describe_format
 from .entries import Entries, as_entries, places_in
 from .layout import Layout
 
@@ -97,7 +97,10 @@ class Format(ABC):
 
     @abstractmethod
     def coordinates(self, storage: Storage, slots: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the coordinates in the tensor of slots that hold entries: the index map."""
+        """Return the coordinates in the tensor of slots that hold entries: the index map.
+
+        A format that marks padding is asked for its padding slots too; these may lie outside.
+        """
 
     def takes(self, entries: Entries) -> np.ndarray:
         """Choose the entries that the format stores well, as one part of a :class:`Composition`.
@@ -183,8 +186,8 @@ class Packed:
 
     @functools.cached_property
     def description(self) -> dict[str, Any]:
-        """What its arrays mean, see :func:`tvm_sparse.formats.description.describe`."""
-        return describe(self.format)
+        """What its arrays mean, see :func:`tvm_sparse.formats.description.describe_format`."""
+        return describe_format(self.format)
 
     def entries(self) -> Entries:
         """Return the stored entries: coordinates through the index map, and values."""
@@ -221,12 +224,17 @@ class Packed:
         stored = in_stored_order(values, self.places, slots.size, self.values.dtype)
         self.values.reshape(-1)[slots] = mark_zeros(stored) if self.format.marks_padding else stored
 
-    def mark_padding(self) -> None:
-        """Make padding zero, and zeros those of entries, after a kernel has written the values."""
-        flat, slots = self.values.reshape(-1), self.storage.slots
-        held = flat[slots]
-        flat[:] = 0
-        flat[slots] = mark_zeros(held) if self.format.marks_padding else held
+    def restore_padding(self) -> None:
+        """Put zeros back into padding after something wrote to all slots, and mark entries of zero.
+
+        A kernel whose result was passed as a packed tensor has done so. Where a kernel was given the
+        arrays of :meth:`arguments`, call it before another kernel reads them.
+        """
+        if self.format.marks_padding:
+            slots, values = self.storage.slots, self.values.reshape(-1)
+            entries = values[slots]
+            values[:] = 0
+            values[slots] = mark_zeros(entries)
 
     def arguments(self, name: str) -> dict[str, Any]:
         """Return what a kernel takes for this tensor, by parameter name.
@@ -239,6 +247,22 @@ class Packed:
         """
         parts = {**self.storage.arrays, **self.storage.sizes}
         return {name: self.values, **{f"{name}_{key}": part for key, part in parts.items()}}
+
+    def check(self) -> None:
+        """Validate what index arrays do not tell, such as values in padding.
+
+        Part of ``validate="full"`` of a kernel.
+
+        Raises
+        ------
+        ValueError
+            If two entries share a slot, an entry lies outside of the tensor, or padding is not zero.
+        """
+        check_slots(self.format.name, self, self.storage.slots.size)
+
+    def formats(self, name: str) -> dict[str, str]:
+        """Return the name of the format by that of its values among the arguments."""
+        return {name: self.format.name}
 
     def plot(self, ax: Any = None) -> Any:
         """Draw where entries lie in the matrix, coloured in the order in which they are stored.
@@ -256,6 +280,15 @@ class Packed:
         from .plot import draw  # noqa: PLC0415 (only drawing needs matplotlib)
 
         return draw(self, ax)
+
+    def __repr__(self) -> str:
+        return f"<Packed {self.format.name}: {describe(self, self.storage.slots.size)}>"
+
+
+def describe(packed: Any, count: int) -> str:
+    """Return shape, entries, size and padding of a packed tensor as text."""
+    shape = "x".join(map(str, packed.shape))
+    return f"{shape}, {count} entries, {packed.nbytes} bytes, {100 * packed.padding:.0f} % padding"
 
 
 def as_index_dtype(name: str) -> np.dtype:
@@ -367,3 +400,30 @@ def check_positive(**sizes: int) -> None:
     for name, size in sizes.items():
         if not isinstance(size, Integral) or size < 1:
             raise ValueError(f"{name}: expected an integer of at least 1, found {size!r}")
+
+
+def check_slots(name: str, part: Packed, count: int) -> None:
+    """Refuse a tensor in which ``count`` entries do not have slots in the values to themselves."""
+    slots, values = part.storage.slots, part.values.reshape(-1)
+    held = np.zeros(values.size, bool)
+    if slots.size != count or (count and not 0 <= slots.min() <= slots.max() < values.size):
+        raise ValueError(
+            f"{name}: expected {count} slots in 0..{values.size - 1}, found {slots.size} others"
+        )
+    held[slots] = True
+    if np.count_nonzero(held) != count:
+        raise ValueError(f"{name}: expected one entry in each slot, found one with several")
+    if values[~held].view(np.uint8).any():
+        raise ValueError(f"{name}: expected zeros in padding, found other values")
+    if part.format.marks_padding and values.dtype.kind in "fcV":
+        bits = values[slots].view(np.uint8).reshape(count, values.itemsize)
+        if not bits.any(axis=1).all():
+            raise ValueError(
+                f"{name}: expected -0.0 for an entry that is zero, found 0.0 as in padding"
+            )
+    for dim, (found, extent) in enumerate(zip(part.entries().coordinates, part.shape)):
+        if count and not 0 <= found.min() <= found.max() < extent:
+            raise ValueError(
+                f"{name}: expected coordinates of dimension {dim} in 0..{extent - 1}, found "
+                f"{found.min()}..{found.max()}"
+            )

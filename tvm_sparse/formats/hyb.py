@@ -18,6 +18,7 @@ from .bucket import (
 from .composition import Composition, PackedComposition
 from .entries import Entries
 from .format import Format, Packed, as_size, check_positive
+from .orders import Order, check_order, order_name
 
 __all__ = ["BucketComposition", "Hyb", "choose_widths"]
 
@@ -74,6 +75,8 @@ class Hyb(BucketComposition):
     buckets : sequence of int, optional
         Widths, rising. None leaves them open: :meth:`fitted`, and :meth:`pack` for its tensor, choose
         them from how long rows are, see :func:`choose_widths`.
+    order : str, sequence of int, callable or None
+        Order of the rows of each bucket, as for :class:`RowList`.
 
     Notes
     -----
@@ -93,15 +96,21 @@ class Hyb(BucketComposition):
 
     covers = (0,)
 
-    def __init__(self, column_parts: int = 1, buckets: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        column_parts: int = 1,
+        buckets: Sequence[int] | None = None,
+        order: Order = None,
+    ) -> None:
         check_positive(column_parts=column_parts)
         self.column_parts = column_parts
+        self.order = check_order(order)
         self.buckets = None if buckets is None else check_widths(buckets)
         if self.buckets is None:
             super().__init__(2, None)
             return
         ranges = [
-            make_buckets(self.buckets, column_part, column_parts)
+            make_buckets(self.buckets, column_part, column_parts, order=self.order)
             for column_part in range(column_parts)
         ]
         ranges[0].insert(0, EmptyRows(column_parts))
@@ -115,7 +124,7 @@ class Hyb(BucketComposition):
 
     def _choose(self, entries: Entries) -> Hyb:
         lengths = np.diff(find_rows(entries, self.column_parts))
-        return Hyb(self.column_parts, choose_widths(lengths))
+        return Hyb(self.column_parts, choose_widths(lengths), self.order)
 
     def assign(self, entries: Entries) -> np.ndarray:
         pointers = find_rows(entries, self.column_parts)
@@ -139,15 +148,23 @@ class Hyb(BucketComposition):
         return packed
 
     def __repr__(self) -> str:
-        return f"Hyb(column_parts={self.column_parts}, buckets={self.buckets})"
+        order = "" if self.order is None else f", order={order_name(self.order)}"
+        return f"Hyb(column_parts={self.column_parts}, buckets={self.buckets}{order})"
 
 
 def make_buckets(
-    widths: Sequence[int], column_part: int = 0, column_parts: int = 1, relation: int | None = None
+    widths: Sequence[int],
+    column_part: int = 0,
+    column_parts: int = 1,
+    relation: int | None = None,
+    order: Order = None,
 ) -> list[Bucket]:
     """Return one bucket for each width; the widest one takes rows of any length."""
     kinds = [*[Bucket] * (len(widths) - 1), LongBucket]
-    return [kind(width, column_part, column_parts, relation) for kind, width in zip(kinds, widths)]
+    return [
+        kind(width, column_part, column_parts, relation, order)
+        for kind, width in zip(kinds, widths)
+    ]
 
 
 def bucket_of_length(lengths: np.ndarray, widths: Sequence[int]) -> np.ndarray:

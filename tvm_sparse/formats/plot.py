@@ -20,7 +20,8 @@ def draw(packed: Packed, ax: Any = None) -> Any:
     """Draw a packed matrix, one cell for each entry.
 
     The colour of a cell is the position of its slot in storage, dark first, so that the order of
-    storage shows. The title says format, size and share of padding.
+    storage shows. Padding of formats that store it at coordinates, such as :class:`BSR`, is grey; that
+    of others, such as :class:`ELL`, lies nowhere. The title says format, size and share of padding.
 
     Parameters
     ----------
@@ -53,11 +54,15 @@ def draw(packed: Packed, ax: Any = None) -> Any:
     cells = _empty_cells(packed)
     slots = packed.storage.slots
     cells[packed.format.coordinates(packed.storage, slots)] = slots
-    return _show(cells, packed.values.size - 1, packed.format.name, packed, ax)
+    axes = _show(cells, packed.values.size - 1, packed.format.name, packed, ax)
+    _show_padding(_padding_cells(packed), axes)
+    return axes
 
 
 def draw_parts(packed: PackedComposition, ax: Any = None) -> Any:
     """Draw a matrix packed in parts, one cell for each entry, one colour for each part that has some.
+
+    Padding that lies in the matrix is grey, as in :func:`draw`.
 
     Parameters
     ----------
@@ -94,6 +99,8 @@ def draw_parts(packed: PackedComposition, ax: Any = None) -> Any:
     title = f"{len(filled)} of {len(packed.parts)} parts"
     axes = _show(cells, len(filled) - 1, title, packed, ax)
     colour = axes.get_images()[-1].to_rgba
+    padding = np.logical_or.reduce([_padding_cells(part) for part in packed.parts.values()])
+    _show_padding(padding & np.isnan(cells), axes)
     for number, name in enumerate(filled):
         axes.plot([], [], "s", color=colour(number), label=name)
     if filled:
@@ -130,6 +137,26 @@ def _show(
     axes.set_ylabel("row")
     axes.set_title(f"{name}: {packed.nbytes} bytes, {100 * packed.padding:.0f} % padding")
     return axes
+
+
+def _padding_cells(packed: Packed) -> np.ndarray:
+    """Return for each coordinate of a matrix whether it lies in a padding slot."""
+    cells = np.zeros(packed.shape, bool)
+    if packed.format.marks_padding:
+        is_padding = np.ones(packed.values.size, bool)
+        is_padding[packed.storage.slots] = False
+        found = packed.format.coordinates(packed.storage, np.flatnonzero(is_padding))
+        inside = [(c >= 0) & (c < extent) for c, extent in zip(found, packed.shape)]
+        cells[tuple(c[np.logical_and.reduce(inside)] for c in found)] = True
+    return cells
+
+
+def _show_padding(cells: np.ndarray, axes: Any) -> None:
+    """Show cells of padding in grey, over what :func:`_show` drew."""
+    if cells.any():
+        extent = axes.get_images()[-1].get_extent()
+        grey = np.where(cells[..., None], (0.5, 0.5, 0.5, 0.35), 0.0)
+        axes.imshow(grey, interpolation="nearest", extent=extent)
 
 
 def _new_axes() -> Any:

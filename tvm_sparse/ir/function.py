@@ -15,11 +15,12 @@ from tvm_ffi.dataclasses import field, py_class
 from .axis import Axis
 from .buffer import SparseBuffer
 
-__all__ = ["TENSORS_ATTR", "SparseFunc"]
+__all__ = ["FORMATS_ATTR", "TENSORS_ATTR", "SparseFunc"]
 
-#: Attribute with what is known of tensors that are held in formats, by the names they are passed by, as
-#: JSON: shapes over parameter names, descriptions of formats.
+#: Attribute with the shapes of tensors that are held in formats, over parameter names, as JSON.
 TENSORS_ATTR = "tvm_sparse.tensors"
+#: Attribute with the descriptions of the formats of buffers that are stored in one, by parameter, as JSON.
+FORMATS_ATTR = "tvm_sparse.formats"
 
 
 @py_class("tvm_sparse.SparseFunc")

@@ -7,7 +7,7 @@ argument, the expected and the found.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,7 @@ from .arrays import (
 )
 from .dimensions import Dimension, dimension, solve_sizes
 from .minimal import array_to_tensor
-from .packed_arguments import (
-    PackedArguments,
-    check_matrix,
-    is_packed,
-    refuse_positional,
-    wanted_form,
-)
+from .packed_arguments import check_packed, expand_packed, shares_arrays
 from .signature import Signature
 from .sparse_arguments import SparseArrays, accepts_matrices, index_parameters, unpack_sparse
 from .structure import (
@@ -51,7 +45,7 @@ class Binding:
         self, signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
         self.signature = signature
-        self.packed = PackedArguments(signature)
+        self.packed: dict[str, Any] = {}
         self.values = self._assign(args, kwargs)
         self.framework = framework_of(
             [value for name, value in self.values.items() if name in signature.inputs]
@@ -78,30 +72,99 @@ class Binding:
         for target, source in self.write_back:
             target[...] = source
         signature = self.signature
-        self.packed.mark_padding(signature.outputs)
+        for name, packed in self.packed.items():
+            if not packed.formats(name).keys().isdisjoint(signature.outputs):
+                packed.restore_padding()
         outputs = tuple(self._result(name) for name in signature.outputs)
         return outputs[0] if len(outputs) == 1 else outputs or None
 
     # Steps of `run`, in order.
 
+    def _expand_packed(self, kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Replace tensors packed in formats by their arrays and sizes, each a parameter."""
+        known: dict[str, Any] = {}
+        owners_first = sorted(kwargs, key=lambda key: shares_arrays(self.signature, key))
+        for key in owners_first:
+            value = kwargs[key]
+            if not _is_packed(value):
+                yield key, value
+                continue
+            self.packed[key] = value
+            self._check_formats(key, value.formats(key))
+            check_packed(self.signature, key, value)
+            arguments = expand_packed(self.signature, key, value, known)
+            known |= arguments
+            for name, part in arguments.items():
+                if name in self.signature.by_name:
+                    yield name, part
+                elif isinstance(part, np.ndarray):
+                    raise TypeError(self._other_parts(key, name, value))
+
+    def _check_formats(self, key: str, formats: Mapping[str, str]) -> None:
+        """Refuse a tensor packed in another format than the kernel reads."""
+        for name, packed in formats.items():
+            expected = self.signature.formats.get(name, packed)
+            if packed != expected:
+                where = f" for {name!r}" if name != key else ""
+                raise TypeError(
+                    f"{self.signature.label(key)}: expected a tensor packed as {expected}{where}, "
+                    f"found one packed as {packed}"
+                )
+
+    def _other_parts(self, key: str, array: str, found: Any) -> str:
+        """Say why the kernel does not take an array of a packed tensor, and what to pass."""
+        formats = self.signature.formats
+        if key in self.signature.tensors and found.formats(key).items() <= formats.items():
+            return f"{self.signature.label(key)}: its layout declares no array {array!r}"
+        if key in self.signature.tensors:
+            return f"{self.signature.label(key)}: expected {self._wanted(key)}, found {found!r}"
+        return (
+            f"{self.signature.function}: argument {key!r} is packed with an array {array!r}, which the "
+            f"kernel does not take; it holds {key!r} in no format, pass unpack() of the tensor"
+        )
+
+    def _wanted(self, key: str) -> str:
+        """Say how a tensor is to be packed."""
+        signature = self.signature
+        if key in signature.formats:
+            return f"a tensor packed as {signature.formats[key]}"
+        parts = ", ".join(
+            f"{name} as {fmt}"
+            for name, fmt in signature.formats.items()
+            if name.startswith(f"{key}_") and name in signature.by_name
+        )
+        return f"a tensor packed as a sum of parts ({parts})"
+
+    def _unexpected(self, key: str, value: Any) -> str:
+        signature = self.signature
+        if key in signature.tensors:
+            found = type(value).__name__
+            return (
+                f"{signature.label(key)}: expected {self._wanted(key)}, found {found}; pass what "
+                "pack() of the format or composition returns"
+            )
+        return (
+            f"{signature.function}: unexpected argument {key!r}; expected some of "
+            f"{', '.join(signature.names)}"
+        )
+
     def _assign(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Map arguments to parameter names."""
         signature = self.signature
-        refuse_positional(signature, args)
+        for place, value in enumerate(args):
+            if _is_packed(value):
+                raise TypeError(
+                    f"{signature.function}: expected packed tensors by name, as in "
+                    f"{next(iter(signature.tensors), 'a')}=, found one as argument {place + 1}"
+                )
         named = {}
-        for key, value in kwargs.items():
-            arguments = self.packed.expand(key, value) if is_packed(value) else {key: value}
-            for given, part in arguments.items():
-                name = signature.aliases.get(given, given)
-                if name not in signature.by_name:
-                    raise TypeError(
-                        wanted_form(signature, given, value)
-                        or f"{signature.function}: unexpected argument {given!r}; expected some of "
-                        f"{', '.join(signature.names)}"
-                    )
-                if name in named:
-                    raise TypeError(f"{signature.label(name)}: given twice")
-                named[name] = part
+        for key, value in self._expand_packed(kwargs):
+            name = signature.aliases.get(key, key)
+            if name not in signature.by_name:
+                raise TypeError(self._unexpected(key, value))
+            if name in named:
+                raise TypeError(f"{signature.label(name)}: given twice")
+            named[name] = value
         buffers = [p["name"] for p in signature.buffers]
         inputs = signature.inputs
         orders = (
@@ -172,8 +235,8 @@ class Binding:
             if matrix is None or not is_sparse_matrix(matrix):
                 continue
             label = signature.label(name)
-            check_matrix(signature, name, matrix)
-            arrays = unpack_sparse(label, matrix, signature.sparse_axes(name), self._known())
+            axes, fmt = signature.sparse_axes(name), signature.formats.get(name)
+            arrays = unpack_sparse(label, matrix, axes, self._known(), fmt)
             for other, indices in arrays.indices.items():
                 if self.values.get(other) is not None:
                     raise TypeError(
@@ -258,8 +321,10 @@ class Binding:
     def _sparse_forms(self, name: str) -> str:
         """Say in which forms a sparse buffer is passed."""
         arrays = ", ".join(map(repr, [name, *self.signature.index_arrays(name)]))
-        if not accepts_matrices(self.signature.sparse_axes(name)):
-            return f"the arrays {arrays}"
+        signature = self.signature
+        fmt = signature.formats.get(name)
+        if not accepts_matrices(signature.sparse_axes(name), fmt):
+            return f"the arrays {arrays}" if fmt is None else f"a tensor packed as {fmt}"
         return f"a SciPy or PyTorch sparse matrix, or the arrays {arrays}"
 
     def _known(self) -> dict[str, Any]:
@@ -273,9 +338,10 @@ class Binding:
             for name, arrays in self.matrices.items()
             for text, value in arrays.sizes
         ]
-        for name, packed in self.packed.tensors.items():
-            texts = self.signature.tensors.get(name, {}).get("shape", [])
-            equations += [(name, dimension(t), size) for t, size in zip(texts, packed.shape)]
+        tensors = self.packed | {name: self.values[name] for name in self.matrices}
+        for name, tensor in tensors.items():
+            texts = self.signature.tensors.get(name, [])
+            equations += [(name, dimension(t), size) for t, size in zip(texts, tensor.shape)]
         for name, view in self.views.items():
             shape = self.signature.shapes[name]
             if view.ndim == len(shape) and name not in self.matrices:
@@ -289,12 +355,14 @@ class Binding:
         against it; else the shape check names the one array that does not fit.
         """
         signature = self.signature
-        for name, value in given.items():
-            found: dict[str, int] = {}
-            for argument, extent, size in self._equations():
-                solution = extent.solve(size, {}) if extent.symbols == (name,) else None
+        shown: dict[str, dict[str, int]] = {name: {} for name in given}
+        for argument, extent, size in self._equations():
+            if len(extent.symbols) == 1 and extent.symbols[0] in shown:
+                solution = extent.solve(size, {})
                 if solution is not None:
-                    found.setdefault(argument, solution[1])
+                    shown[solution[0]].setdefault(argument, solution[1])
+        for name, value in given.items():
+            found = shown[name]
             matrices = [argument for argument in found if argument in self.matrices]
             pointers = [argument for argument in found if argument in signature.structure]
             is_agreed = len(set(found.values())) == 1
@@ -357,9 +425,8 @@ class Binding:
 
     def _check_structure(self, level: str) -> None:
         if level == "full":
-            for packed in self.packed.tensors.values():
-                if hasattr(packed, "check"):
-                    packed.check()  # the parts of a composition, against each other
+            for packed in self.packed.values():
+                packed.check()  # padding, and the parts of a composition against each other
         for axis in self.signature.given_axes:
             self._check_ends(axis)
             extent = self.signature.extent(axis, "length")
@@ -467,6 +534,11 @@ class Binding:
 def _packed(view: np.ndarray) -> np.ndarray:
     """Copy into fresh, contiguous, aligned, native memory."""
     return view.astype(view.dtype.newbyteorder("="), order="C", copy=True)
+
+
+def _is_packed(value: Any) -> bool:
+    """Tell whether a value is a tensor packed in a format or a composition."""
+    return hasattr(value, "arguments") and hasattr(value, "formats")
 
 
 def _scalar(label: str, value: Any, dtype: str) -> Any:

@@ -172,7 +172,7 @@ def _cpu_features(target: Target) -> list[str]:
 def _entry(func: tirx.PrimFunc, layout: dict | None) -> dict:
     """Argument metadata of one function; without a layout, from the signature itself."""
     if layout is not None:
-        return {key: layout[key] for key in ("args", "axes", "tensors")}
+        return {key: layout[key] for key in ("args", "axes", "tensors", "formats")}
     written = _written(func)
     args = []
     for param in func.params:

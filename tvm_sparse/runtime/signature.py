@@ -32,9 +32,15 @@ class Signature:
         self.by_name = dict(zip(self.names, self.parameters))
         self.position = {name: index for index, name in enumerate(self.names)}
         self.axes = {axis["name"]: axis for axis in metadata.get("axes", [])}
-        #: Tensors that come packed in formats, and parts of them, by the names they are passed by:
-        #: their shapes and descriptions.
-        self.tensors: dict[str, dict] = metadata.get("tensors", {})
+        #: Shapes of tensors that come packed in a format, by the name they are passed by.
+        self.tensors: dict[str, list[str]] = metadata.get("tensors", {})
+        #: Descriptions of the formats of buffers that are stored in one, by parameter; of compositions,
+        #: the parts that together visit all of a result.
+        self.descriptions: dict[str, dict] = metadata.get("formats", {})
+        #: Names of these formats.
+        self.formats: dict[str, str] = {
+            name: known["name"] for name, known in self.descriptions.items() if "name" in known
+        }
         self.buffers = [p for p in self.parameters if p["kind"] == "buffer"]
         self.scalars = [p["name"] for p in self.parameters if p["kind"] == "scalar"]
         self.inputs = [p["name"] for p in self.buffers if p.get("role") != "output"]

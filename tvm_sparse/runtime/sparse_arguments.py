@@ -9,6 +9,7 @@ order that the matrix does not have. The caller's arrays are never written.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,9 +75,13 @@ def register_sparse_unpacker(unpacker: SparseUnpacker) -> SparseUnpacker:
 
 
 def unpack_sparse(
-    label: str, matrix: Any, axes: Sequence[Axis], sizes: Mapping[str, int]
+    label: str,
+    matrix: Any,
+    axes: Sequence[Axis],
+    sizes: Mapping[str, int],
+    format: str | None = None,
 ) -> SparseArrays:
-    """Take `matrix` apart for a buffer over `axes`.
+    """Take `matrix` apart for a buffer over `axes`, which is stored in a format of this name.
 
     Raises
     ------
@@ -89,9 +94,14 @@ def unpack_sparse(
         raise ValueError(
             f"{label}: expected a matrix, found a sparse array of shape {tuple(matrix.shape)}"
         )
-    for unpacker in _unpackers:
-        if unpacker.matches(axes):
-            return unpacker.unpack(label, matrix, axes, sizes)
+    unpacker, ordered = _unpacker_of(axes, format)
+    if unpacker is not None:
+        return unpacker.unpack(label, matrix, ordered, sizes)
+    if format is not None:
+        raise TypeError(
+            f"{label}: expected a tensor packed as {format}, found a sparse matrix; pass what the "
+            "pack() of the format returns for it"
+        )
     kinds = ", ".join(f"{axis['name']}: {axis['kind']}" for axis in axes)
     raise TypeError(
         f"{label}: expected an array, found a sparse matrix, and no known format lays a matrix "
@@ -99,9 +109,25 @@ def unpack_sparse(
     )
 
 
-def accepts_matrices(axes: Sequence[Axis]) -> bool:
-    """Tell whether a matrix can be passed for a buffer over `axes`."""
-    return any(unpacker.matches(axes) for unpacker in _unpackers)
+def accepts_matrices(axes: Sequence[Axis], format: str | None = None) -> bool:
+    """Tell whether a matrix can be passed for a buffer over `axes`, stored in a format of this name."""
+    return _unpacker_of(axes, format)[0] is not None
+
+
+def _unpacker_of(
+    axes: Sequence[Axis], format: str | None
+) -> tuple[SparseUnpacker | None, Sequence[Axis]]:
+    """Find what takes a matrix apart, and the axes in the order of the matrix' dimensions.
+
+    Without a format, axes are those of a buffer that is written in the order of dimensions; a format
+    may store columns outside of rows.
+    """
+    ordered = axes[::-1] if format == "csc" else axes
+    family = None if format is None else re.sub(r"\d+x\d+$", "", format)  # bsr of bsr2x2
+    for unpacker in _unpackers:
+        if unpacker.matches(ordered) and family in (None, unpacker.name):
+            return unpacker, ordered
+    return None, axes
 
 
 def index_parameters(axes: Sequence[Axis]) -> list[str]:

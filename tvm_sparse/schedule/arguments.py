@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
 from ..errors import SparseProgramError
-from ..formats import Format
+from ..formats import Composition, Format, Packed, PackedComposition
+from ..formats.composition import name_parts
 from .trace import IterationHandle, IteratorHandle
 
 __all__ = [
@@ -86,31 +87,14 @@ def named_parts(formats: Any) -> dict[str, Format]:
         If they are no formats, or their names no different identifiers.
     """
     if isinstance(formats, Format):
+        name_parts([formats], "formats")
         return {"": formats}
-    wanted = "expected a format, a composition, or formats in a list or a dict by name"
-    if isinstance(formats, type | str) or not (
-        isinstance(formats, Mapping | Sequence) or hasattr(formats, "parts")
-    ):
-        hint = f"; call it: {formats.__name__}(...)" if isinstance(formats, type) else ""
-        raise TypeError(f"formats: {wanted}, found {formats!r}{hint}")
-    found = formats.parts if hasattr(formats, "parts") else formats
-    items = list(found.items()) if isinstance(found, Mapping) else [(None, fmt) for fmt in found]
-    parts: dict[str, Format] = {}
-    for name, fmt in items:
-        if not isinstance(fmt, Format):
-            hint = "; pass it alone, it has parts of its own" if hasattr(fmt, "parts") else ""
-            raise TypeError(f"formats: {wanted}, found {fmt!r} among them{hint}")
-        name = fmt.name if name is None else name
-        if not isinstance(name, str) or not name.isidentifier():
-            raise ValueError(f"formats: expected names that are identifiers, found {name!r}")
-        if name in parts:
-            raise ValueError(
-                f"formats: two have the same name {name!r}; pass a dict of names to formats"
-            )
-        parts[name] = fmt
-    if not parts:
-        raise ValueError("formats: expected at least one, found none")
-    return parts
+    if isinstance(formats, Packed | PackedComposition):
+        what = "format" if isinstance(formats, Packed) else "composition"
+        raise TypeError(f"formats: expected a description, found a tensor; pass its .{what}")
+    if isinstance(formats, Composition):
+        return dict(formats.parts)
+    return name_parts(formats, "formats")
 
 
 def check_choice(

@@ -9,10 +9,10 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, TensorLoad, Var
 
-from ..formats.description import describe
+from ..formats.description import describe_format
 from ..ir import Axis, SparseBuffer, SparseFunc
 from ..ir.buffer import ancestors
-from ..ir.function import TENSORS_ATTR
+from ..ir.function import FORMATS_ATTR, TENSORS_ATTR
 from ..transform._layout import size_text
 from .iterations import iterations_of
 from .parts import Part
@@ -70,21 +70,25 @@ def with_tensors(
     parts: Sequence[Part],
     covering: Sequence[str],
 ) -> SparseFunc:
-    """Note what a packed tensor must be: shape, formats, whose index arrays it has, covering parts."""
+    """Note what a packed tensor must be: its shape, which tells the sizes of the program, and formats."""
     names = dict(zip(func.params, func.arg_names))
     shape = [size_text(axis.length, names) for axis in operands[0].axes]
-    known = json.loads(str((func.attrs or {}).get(TENSORS_ATTR, "{}")))
+    shapes, formats = (
+        json.loads(str((func.attrs or {}).get(attr, "{}"))) for attr in (TENSORS_ATTR, FORMATS_ATTR)
+    )
     for k, operand in enumerate(operands):
-        whole = {"shape": shape, "parts": [part.name for part in parts]}
+        whole = before.arg_names[param_index(before, operand)]
+        shapes[whole] = shape
         if len(covering) > 1:
-            whole["covering"] = list(covering)
-        known[before.arg_names[param_index(before, operand)]] = whole
+            formats[whole] = {"covering": list(covering)}
         for part in parts:
-            entry = {"shape": shape, "format": describe(part.format)}
+            name = part.arg_names[k]
+            shapes[name] = shape
+            formats[name] = {**formats.get(name, {}), **describe_format(part.format)}
             if k > 0:
-                entry["arrays_of"] = part.arg_names[0]
-            known[part.arg_names[k]] = {**known.get(part.arg_names[k], {}), **entry}
-    return func.with_attr(TENSORS_ATTR, json.dumps(known))
+                formats[name]["arrays_of"] = part.arg_names[0]
+    func = func.with_attr(TENSORS_ATTR, json.dumps(shapes))
+    return func.with_attr(FORMATS_ATTR, json.dumps(formats))
 
 
 def _axes_in_use(func: SparseFunc, buffers: Sequence[SparseBuffer]) -> set[Axis]:

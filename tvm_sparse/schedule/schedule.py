@@ -204,7 +204,8 @@ class SparseSchedule:
         -----
         Where the operand is reduced over, the result is initialised once: by a part whose format
         visits all of it (:attr:`Format.covers`), which then comes first, or by an iteration of its
-        own. The other parts add their share. Before::
+        own. The other parts add their share. Where padding lies at coordinates of the tensor
+        (:attr:`Format.marks_padding`), the body runs for entries alone. Before::
 
             with S.sp_iter([I, J, K], "SRS", "spmm") as [i, j, k]:
                 with S.init():
@@ -217,8 +218,11 @@ class SparseSchedule:
                 with S.init():
                     C[i, k] = 0.0
                 C[i, k] = C[i, k] + A_rest[i, j] * B[j, k]
-            with S.sp_iter([BI, II, BJ, JJ, K], "SSRRS", "spmm_blocks") as [bi, ii, bj, jj, k]:
-                C[bi * 2 + ii, k] = C[bi * 2 + ii, k] + A_blocks[bi, bj, ii, jj] * B[bj * 2 + jj, k]
+            with S.sp_iter([BI, II, BJ, JJ, K], "SSRRS", "spmm_blocks") as [i_0, i_1, j_0, j_1, k]:
+                if S.reinterpret("uint32", A_blocks[i_0, j_0, i_1, j_1]) != 0:
+                    C[i_0 * 2 + i_1, k] = (
+                        C[i_0 * 2 + i_1, k] + A_blocks[i_0, j_0, i_1, j_1] * B[j_0 * 2 + j_1, k]
+                    )
         """
         handle = self._handle(iteration)
         operands = operand_names(operand)
@@ -363,8 +367,16 @@ class SparseSchedule:
         return self._record("sample_categorical", arguments, sample)
 
     def lower(self) -> s_tir.Schedule:
-        """Return a stock schedule of stage III, to go on with TVM's own primitives."""
-        return s_tir.Schedule(LowerSparseBuffer()(LowerSparseIteration()(self.mod)))
+        """Return a stock schedule of stage III, to go on with TVM's own primitives.
+
+        It works on the function of the program where there is one alone; where there are several, call
+        its ``work_on`` first.
+        """
+        schedule = s_tir.Schedule(LowerSparseBuffer()(LowerSparseIteration()(self.mod)))
+        functions = list(schedule.mod.functions)
+        if len(functions) == 1:
+            schedule.work_on(functions[0].name_hint)
+        return schedule
 
     def copy(self) -> SparseSchedule:
         """Return a schedule of the same program, with the same trace so far."""

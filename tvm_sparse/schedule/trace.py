@@ -152,8 +152,9 @@ class Trace:
         Raises
         ------
         ValueError
-            If the text is no trace, or of another version, or names a primitive or a format that there
-            is not.
+            If the text is no trace, or of another version, or names a primitive that there is not, or a
+            format that cannot be imported: those of a user are found where their module is importable
+            by the same name.
         """
         if not isinstance(text, str | bytes):
             raise TypeError(f"trace: expected a JSON text, found {text!r}")
@@ -251,7 +252,9 @@ def _classes_of(value: Any) -> set[type]:
     if isinstance(value, list | dict):
         items = value.values() if isinstance(value, dict) else value
         return set().union(*map(_classes_of, items))
-    return {type(value)} | _classes_of(_description(value)) if _is_described(value) else set()
+    if not _is_described(value) or _lacks(value):
+        return set()
+    return {type(value)} | _classes_of(_description(value))
 
 
 def _show(value: Any, names: Mapping[Any, str]) -> str:
@@ -263,7 +266,7 @@ def _show(value: Any, names: Mapping[Any, str]) -> str:
         return "[" + ", ".join(_show(item, names) for item in value) + "]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{k!r}: {_show(v, names)}" for k, v in value.items()) + "}"
-    if _is_described(value):
+    if _is_described(value) and not _lacks(value):  # else it can be shown, if not saved
         arguments = ", ".join(f"{k}={_show(v, names)}" for k, v in _description(value).items())
         return f"{type(value).__name__}({arguments})"
     if isinstance(value, float) and not math.isfinite(value):
@@ -330,7 +333,7 @@ def _decode(value: Any) -> Any:
             return IterationHandle(value["iteration"], value["function"])
         if "items" in value:
             return {key: _decode(item) for key, item in value["items"]}
-        kind = _format_class(value["format"])
+        kind = _find_format(value["format"])
         arguments = {key: _decode(item) for key, item in value["arguments"].items()}
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
@@ -342,19 +345,17 @@ def _decode(value: Any) -> Any:
         raise ValueError(f"trace: format {value['format']}: {error}") from error
 
 
-def _format_class(path: str) -> type:
-    """Import the class of a format by ``module:name``."""
+def _find_format(path: str) -> type[Format | Composition]:
+    """Import a format by ``module:class``; a trace that was changed may name other things."""
     module, _, name = path.partition(":")
     try:
-        kind: Any = importlib.import_module(module)
+        kind = importlib.import_module(module)
         for part in name.split("."):
             kind = getattr(kind, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"trace: expected a format class that can be imported, found {path!r}: {error}"
-        ) from error
-    if not isinstance(kind, type) or not issubclass(kind, Format | Composition):
-        raise ValueError(f"trace: expected a class of formats or compositions, found {path!r}")
+    except (AttributeError, ImportError, ValueError) as error:
+        raise ValueError(f"trace: expected a format, found none at {path!r} ({error})") from error
+    if not (isinstance(kind, type) and issubclass(kind, Format | Composition)):
+        raise ValueError(f"trace: expected a Format or a Composition, found {path!r}")
     return kind
 
 

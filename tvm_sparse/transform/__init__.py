@@ -1,7 +1,10 @@
 """Passes: one a file, each an ordinary TVM pass over ``IRModule`` s."""
 
 from .balance import BalanceRows, Grain
+from .fit_stack import FitStack
+from .full_blocks import SkipPaddingTests
 from .hoist_index_loads import HoistIndexLoads
+from .hold_tile import HoldTile
 from .horizontal_fusion import FuseRowLoops
 from .keep_rolled import KeepRolled
 from .kernel_fusion import FuseKernels
@@ -16,14 +19,17 @@ __all__ = [
     "PIPELINE_NAME",
     "AcceptNaturalArguments",
     "BalanceRows",
+    "FitStack",
     "FuseKernels",
     "FuseRowLoops",
     "Grain",
     "HoistIndexLoads",
     "HoistReductionInit",
+    "HoldTile",
     "KeepRolled",
     "LowerSparseBuffer",
     "LowerSparseIteration",
     "PeelVectorTail",
+    "SkipPaddingTests",
     "tvm_sparse_pipeline",
 ]

@@ -16,7 +16,7 @@ from tvm.ir import Expr, Var
 
 from ..ir import Axis, SparseFunc
 from ..ir.buffer import storage_sizes
-from ..ir.function import TENSORS_ATTR
+from ..ir.function import FORMATS_ATTR, TENSORS_ATTR
 from .fill_outputs import buffer_roles
 
 __all__ = ["LAYOUT_ATTR", "describe_layout", "evaluate_size", "read_layout"]
@@ -63,6 +63,7 @@ def describe_layout(func: SparseFunc) -> str:
             "args": args,
             "axes": [_axis_entry(axis, names) for axis in func.axes],
             "tensors": json.loads(str((func.attrs or {}).get(TENSORS_ATTR, "{}"))),
+            "formats": json.loads(str((func.attrs or {}).get(FORMATS_ATTR, "{}"))),
             "temporaries": [
                 {"buffer": t.name, "axes": [a.name for a in t.axes], "dtype": t.dtype}
                 for t in func.temporaries

@@ -11,7 +11,10 @@ from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
 from .balance import BalanceRows
+from .fit_stack import FitStack
+from .full_blocks import SkipPaddingTests
 from .hoist_index_loads import HoistIndexLoads
+from .hold_tile import HoldTile
 from .horizontal_fusion import FuseRowLoops
 from .keep_rolled import KeepRolled
 from .kernel_fusion import FuseKernels
@@ -61,6 +64,8 @@ def _passes(config) -> list[tvm.transform.Pass]:
         s_tir.transform.LowerOpaqueBlock(),
     ]
     loops = [
+        HoldTile(),
+        SkipPaddingTests(),
         BalanceRows(),
         PeelVectorTail(),
         AcceptNaturalArguments(),
@@ -85,6 +90,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         s_tir.transform.RewriteUnsafeSelect(),
         FuseRowLoops(),
         HoistIndexLoads(),
+        FitStack(),
         KeepRolled(),
     ]
     if not enabled("tirx.disable_cse_tir"):
