@@ -29,14 +29,14 @@ from tvm_sparse.formats import (
 )
 from tvm_sparse.formats.entries import linear_key
 
-__all__ = ["CASES", "Case"]
+__all__ = ["CASES", "Case", "at_most", "packed_left"]
 
 
 def _as_it_is(tensor: Entries) -> Entries:
     return tensor
 
 
-def _packed_left(tensor: Entries) -> Entries:
+def packed_left(tensor: Entries) -> Entries:
     """Move entries along the last dimension so that no row has gaps; repeated ones stay together."""
     *outer, _ = tensor.coordinates
     groups = _numbered(outer, tensor.shape[:-1])
@@ -54,11 +54,11 @@ def _numbered(coordinates: Sequence[np.ndarray], shape: Sequence[int]) -> np.nda
     return np.unique(linear_key(coordinates, shape), return_inverse=True)[1]
 
 
-def _at_most(width: int) -> Callable[[Entries], Entries]:
+def at_most(width: int) -> Callable[[Entries], Entries]:
     """Drop the entries of a row beyond its first ``width`` distinct columns."""
 
     def shorten(tensor: Entries) -> Entries:
-        within = _packed_left(tensor).coordinates[-1]
+        within = packed_left(tensor).coordinates[-1]
         return tensor.take(within < width)
 
     return shorten
@@ -126,16 +126,16 @@ CASES = (
     Case("rows_degree", RowList("degree")),
     Case("rows_called", RowList(lambda pattern: np.arange(pattern.shape[0])[::-1])),
     Case("ell", ELL(), slots=_ell_slots),
-    Case("ell3", ELL(width=3), arrange=_at_most(3)),
+    Case("ell3", ELL(width=3), arrange=at_most(3)),
     Case("dia", DIA(), slots=_dia_slots),
     Case("bsr2x3", BSR(2, 3)),
     Case("bsr16x16", BSR(16, 16), slots=_block_slots(16, 16)),
     Case("dbsr3x2", DBSR(3, 2)),
     Case("sr_bcrs2x3", SRBCRS(2, 3)),
     Case("sr_bcrs8x1", SRBCRS(8, 1)),
-    Case("bucket3", Bucket(3), arrange=_at_most(3)),
+    Case("bucket3", Bucket(3), arrange=at_most(3)),
     Case("long_bucket2", LongBucket(2)),
-    Case("bucket3_rcm", Bucket(3, order="rcm"), arrange=_at_most(3)),
+    Case("bucket3_rcm", Bucket(3, order="rcm"), arrange=at_most(3)),
     Case("long_bucket2_degree", LongBucket(2, order="degree")),
     Case("column_range", ColumnRange(order="degree")),
     Case("further_pieces2", FurtherPieces(2)),
@@ -145,6 +145,6 @@ CASES = (
     Case("csf3", CSF(3)),
     Case("csf3_middle_first", CSF(3, order=(1, 2, 0), compressed_root=True)),
     Case("csf4", CSF(4, order=(3, 0, 2, 1))),
-    Case("ragged", Ragged(), arrange=_packed_left),
-    Case("ragged3", Ragged(rank=3), arrange=_packed_left),
+    Case("ragged", Ragged(), arrange=packed_left),
+    Case("ragged3", Ragged(rank=3), arrange=packed_left),
 )

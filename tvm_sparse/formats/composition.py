@@ -354,7 +354,7 @@ def name_parts(parts: Mapping[str, Format] | Sequence[Format], label: str) -> di
             hint = "; name its parts, as in **hyb.parts" if isinstance(part, Composition) else ""
             raise TypeError(f"{label}: expected a Format for each part, found {part!r}{hint}")
     for name in named:
-        if not name.isidentifier():
+        if not isinstance(name, str) or not name.isidentifier():
             raise ValueError(f"{label}: expected names that are identifiers, found {name!r}")
     if not named:
         raise ValueError(f"{label}: expected one format or more, found none")

@@ -6,6 +6,7 @@ arrays are made of a tensor (:meth:`Format.pack`). A user's own format is a subc
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from tvm.ir import Expr
 
+from .description import describe_format
 from .entries import Entries, as_entries, places_in
 from .layout import Layout
 
@@ -181,6 +183,11 @@ class Packed:
         """Share of the slots that hold no entry, between 0 and 1."""
         slots = self.values.size
         return (slots - self.storage.slots.size) / slots if slots else 0.0
+
+    @functools.cached_property
+    def description(self) -> dict[str, Any]:
+        """What its arrays mean, see :func:`tvm_sparse.formats.description.describe_format`."""
+        return describe_format(self.format)
 
     def entries(self) -> Entries:
         """Return the stored entries: coordinates through the index map, and values."""
@@ -371,7 +378,8 @@ def _sum_by_place(values: np.ndarray, places: np.ndarray) -> np.ndarray:
     wide = np.result_type(values.dtype, np.float32) if values.dtype.kind in "fV" else values.dtype
     order = np.argsort(places, kind="stable")
     begins = np.concatenate([[0], np.flatnonzero(np.diff(places[order])) + 1])
-    return np.add.reduceat(values[order].astype(wide), begins).astype(values.dtype)
+    with np.errstate(invalid="ignore"):  # of infinite values
+        return np.add.reduceat(values[order].astype(wide), begins).astype(values.dtype)
 
 
 def check_fits(name: str, size: int, dtype: np.dtype) -> None:
@@ -380,6 +388,11 @@ def check_fits(name: str, size: int, dtype: np.dtype) -> None:
         raise ValueError(
             f"{name}: size {size} does not fit index_dtype {dtype.name}; pass index_dtype='int64'"
         )
+
+
+def as_size(size: Integral) -> int:
+    """Return a plain integer of NumPy's; a sampled one of a schedule stays as it is."""
+    return size if isinstance(size, int) else int(size)
 
 
 def check_positive(**sizes: int) -> None:

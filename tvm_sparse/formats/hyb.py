@@ -17,7 +17,7 @@ from .bucket import (
 )
 from .composition import Composition, PackedComposition
 from .entries import Entries
-from .format import Format, Packed, check_positive
+from .format import Format, Packed, as_size, check_positive
 from .orders import Order, check_order, order_name
 
 __all__ = ["BucketComposition", "Hyb", "choose_widths"]
@@ -178,7 +178,7 @@ def check_widths(buckets: Sequence[int]) -> tuple[int, ...]:
     check_positive(**{f"buckets[{k}]": width for k, width in enumerate(widths)})
     if not widths or any(low >= high for low, high in pairwise(widths)):
         raise ValueError(f"buckets: expected one or more rising widths, found {list(widths)}")
-    return tuple(int(width) for width in widths)
+    return tuple(as_size(width) for width in widths)
 
 
 def choose_widths(lengths: np.ndarray, most: int = 8) -> tuple[int, ...]:

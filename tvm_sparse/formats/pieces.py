@@ -10,7 +10,7 @@ from tvm.ir import Expr
 from .composition import Composition
 from .csr import CSR
 from .entries import Entries
-from .format import Format, Storage, check_positive
+from .format import Format, Storage, as_size, check_positive
 from .layout import Layout, LayoutBuilder
 
 __all__ = ["FurtherPieces", "Pieces"]
@@ -49,7 +49,7 @@ class Pieces(Composition):
 
     def __init__(self, entries: int) -> None:
         check_positive(entries=entries)
-        self.entries = int(entries)
+        self.entries = as_size(entries)
         super().__init__({"head": FirstPieces(self.entries), "tail": FurtherPieces(self.entries)})
 
     @property
@@ -95,7 +95,7 @@ class FurtherPieces(Format):
 
     def __init__(self, entries: int) -> None:
         check_positive(entries=entries)
-        self.name, self.entries = "tail", int(entries)
+        self.name, self.entries = "tail", as_size(entries)
 
     def layout(self, prefix: str, shape: Sequence[Expr], index_dtype: str = "int32") -> Layout:
         rows, columns = shape

@@ -19,7 +19,7 @@ __all__ = ["FORMATS_ATTR", "TENSORS_ATTR", "SparseFunc"]
 
 #: Attribute with the shapes of tensors that are held in formats, over parameter names, as JSON.
 TENSORS_ATTR = "tvm_sparse.tensors"
-#: Attribute with the names of the formats of buffers that are stored in one, by parameter, as JSON.
+#: Attribute with the descriptions of the formats of buffers that are stored in one, by parameter, as JSON.
 FORMATS_ATTR = "tvm_sparse.formats"
 
 

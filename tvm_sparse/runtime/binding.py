@@ -24,6 +24,7 @@ from .arrays import (
 )
 from .dimensions import Dimension, dimension, solve_sizes
 from .minimal import array_to_tensor
+from .packed_arguments import check_packed, expand_packed, shares_arrays
 from .signature import Signature
 from .sparse_arguments import SparseArrays, accepts_matrices, index_parameters, unpack_sparse
 from .structure import (
@@ -81,13 +82,19 @@ class Binding:
 
     def _expand_packed(self, kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Replace tensors packed in formats by their arrays and sizes, each a parameter."""
-        for key, value in kwargs.items():
+        known: dict[str, Any] = {}
+        owners_first = sorted(kwargs, key=lambda key: shares_arrays(self.signature, key))
+        for key in owners_first:
+            value = kwargs[key]
             if not _is_packed(value):
                 yield key, value
                 continue
             self.packed[key] = value
             self._check_formats(key, value.formats(key))
-            for name, part in value.arguments(key).items():
+            check_packed(self.signature, key, value)
+            arguments = expand_packed(self.signature, key, value, known)
+            known |= arguments
+            for name, part in arguments.items():
                 if name in self.signature.by_name:
                     yield name, part
                 elif isinstance(part, np.ndarray):

@@ -34,8 +34,13 @@ class Signature:
         self.axes = {axis["name"]: axis for axis in metadata.get("axes", [])}
         #: Shapes of tensors that come packed in a format, by the name they are passed by.
         self.tensors: dict[str, list[str]] = metadata.get("tensors", {})
-        #: Names of the formats of buffers that are stored in one, by parameter.
-        self.formats: dict[str, str] = metadata.get("formats", {})
+        #: Descriptions of the formats of buffers that are stored in one, by parameter; of compositions,
+        #: the parts that together visit all of a result.
+        self.descriptions: dict[str, dict] = metadata.get("formats", {})
+        #: Names of these formats.
+        self.formats: dict[str, str] = {
+            name: known["name"] for name, known in self.descriptions.items() if "name" in known
+        }
         self.buffers = [p for p in self.parameters if p["kind"] == "buffer"]
         self.scalars = [p["name"] for p in self.parameters if p["kind"] == "scalar"]
         self.inputs = [p["name"] for p in self.buffers if p.get("role") != "output"]

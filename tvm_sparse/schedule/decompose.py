@@ -18,6 +18,7 @@ from ..errors import SparseProgramError
 from ..formats import Format
 from ..ir import Axis, SparseBuffer, SparseFunc, SparseIteration
 from ..ir.buffer import ancestors
+from ..transform.fill_outputs import inits_all
 from ..transform.promote_accumulators import promote_accumulators
 from .dependences import check_accumulates, check_reads, stored_buffers
 from .iterations import (
@@ -77,14 +78,14 @@ def decompose_operands(
         check_accumulates(iteration, label)
     parts = declare_parts(func, iteration, operands, formats, label)
 
-    first: tuple[str, ...] = ()
-    if reduced:
-        groups = {**(covering or {}), **{(p.name,): p.format.covers for p in parts}}
-        first = _covering_parts(iteration, places, groups)
-        parts = sorted(parts, key=lambda part: part.name not in first)
     # The parts add to a result that must not be rounded between them.
     func = promote_accumulators(func, keep={operand.buffer for operand in operands})
     iteration = find_iteration(func, iteration_name)
+    first: tuple[str, ...] = ()
+    if reduced and iteration.init is not None and inits_all(func, iteration):
+        groups = {**(covering or {}), **{(p.name,): p.format.covers for p in parts}}
+        first = _covering_parts(iteration, places, groups)
+        parts = sorted(parts, key=lambda part: part.name not in first)
     new: list[SparseIteration] = []
     temporaries: list[SparseBuffer] = []
     for part in parts:
@@ -98,7 +99,8 @@ def decompose_operands(
     changed = changed.with_body(changed.body, [*changed.temporaries, *temporaries])
     changed = with_parameters(changed, operands, parts)
     _check_names(changed, label)
-    return with_tensors(changed, func, operands, parts), [it.name for it in new]
+    changed = with_tensors(changed, func, operands, parts, first)
+    return changed, [it.name for it in new]
 
 
 def operand_over(func: SparseFunc, iteration_name: str, iterator: str) -> str:

@@ -91,23 +91,35 @@ def _part_iteration(
     loops = [(axis, kind, values.get(var, var)) for axis, kind, var in loops]
 
     def rewrite(stmt: tirx.Stmt) -> tirx.Stmt:
+        own = _fresh_definitions(stmt)
+        renamed = {**values, **own}
+
         def load(node: TensorLoad, mutator) -> Expr:
             if node.source in by_operand:
                 return tirx.BufferLoad(by_operand[node.source], stored_vars)
-            return tirx.BufferLoad(node.source, [mutator.mutate(index) for index in node.indices])
+            indices = [mutator.mutate(index) for index in node.indices]
+            return tirx.BufferLoad(own.get(node.source, node.source), indices)
 
         def store(node: tirx.BufferStore, mutator) -> tirx.Stmt:
             value = mutator.mutate(node.value)
             if node.buffer in by_operand:
                 return tirx.BufferStore(by_operand[node.buffer], value, stored_vars, node.span)
             indices = [mutator.mutate(index) for index in node.indices]
-            return tirx.BufferStore(node.buffer, value, indices, node.span)
+            return tirx.BufferStore(own.get(node.buffer, node.buffer), value, indices, node.span)
 
         def variable(node: Var, _mutator) -> Expr:
-            return values.get(node, node)
+            return renamed.get(node, node)
 
         return tvm_ffi.structural_mutate(
-            stmt, [(TensorLoad, load), (tirx.BufferStore, store), (Var, variable)]
+            stmt,
+            [
+                (TensorLoad, load),
+                (tirx.BufferStore, store),
+                (tirx.AllocBuffer, lambda node, _m: tirx.AllocBuffer(own[node.buffer])),
+                (tirx.Bind, lambda node, m: tirx.Bind(own[node.var], m.mutate(node.value))),
+                (tirx.For, lambda node, m: _with_loop_var(node, own[node.loop_var], m)),
+                (Var, variable),
+            ],
         )
 
     init = rewrite(iteration.init) if keeps_init else None
@@ -132,6 +144,35 @@ def _part_iteration(
     shared = {axis for _, axis in unseparated_axes(node)} & set(part.axes)
     kinds = ("R" if axis in shared else kind for axis, kind, _ in node.iterators)
     return with_fields(node, kinds="".join(kinds))
+
+
+def _fresh_definitions(stmt: tirx.Stmt) -> dict[Var, Var]:
+    """New variables for those that a body defines, which every part defines for itself."""
+    fresh: dict[Var, Var] = {}
+
+    def rename(var: Var) -> None:
+        fresh[var] = Var(var.name, str(var.ty.dtype))
+
+    def allocate(node: tirx.AllocBuffer) -> None:
+        ty = node.buffer.ty
+        fresh[node.buffer] = declare_buffer(
+            ty.shape, str(ty.dtype), node.buffer.name, ty.storage_scope
+        )
+
+    tvm_ffi.structural_walk(
+        stmt,
+        [
+            (tirx.AllocBuffer, allocate),
+            (tirx.Bind, lambda node: rename(node.var)),
+            (tirx.For, lambda node: rename(node.loop_var)),
+        ],
+    )
+    return fresh
+
+
+def _with_loop_var(loop: tirx.For, var: Var, mutator) -> tirx.For:
+    begin, extent, body = (mutator.mutate(part) for part in (loop.min, loop.extent, loop.body))
+    return tirx.For(var, begin, extent, loop.kind, body, annotations=loop.annotations)
 
 
 def _init_of_part(whole: SparseIteration, part: Part, marking: int | None) -> SparseIteration:

@@ -9,6 +9,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, TensorLoad, Var
 
+from ..formats.description import describe_format
 from ..ir import Axis, SparseBuffer, SparseFunc
 from ..ir.buffer import ancestors
 from ..ir.function import FORMATS_ATTR, TENSORS_ATTR
@@ -63,19 +64,29 @@ def with_parameters(
 
 
 def with_tensors(
-    func: SparseFunc, before: SparseFunc, operands: Sequence[SparseBuffer], parts: Sequence[Part]
+    func: SparseFunc,
+    before: SparseFunc,
+    operands: Sequence[SparseBuffer],
+    parts: Sequence[Part],
+    covering: Sequence[str],
 ) -> SparseFunc:
-    """Note shapes of tensors, which tell the sizes of the program, and the format of each part."""
+    """Note what a packed tensor must be: its shape, which tells the sizes of the program, and formats."""
     names = dict(zip(func.params, func.arg_names))
     shape = [size_text(axis.length, names) for axis in operands[0].axes]
     shapes, formats = (
         json.loads(str((func.attrs or {}).get(attr, "{}"))) for attr in (TENSORS_ATTR, FORMATS_ATTR)
     )
     for k, operand in enumerate(operands):
-        shapes[before.arg_names[param_index(before, operand)]] = shape
+        whole = before.arg_names[param_index(before, operand)]
+        shapes[whole] = shape
+        if len(covering) > 1:
+            formats[whole] = {"covering": list(covering)}
         for part in parts:
-            shapes[part.arg_names[k]] = shape
-            formats[part.arg_names[k]] = part.format.name
+            name = part.arg_names[k]
+            shapes[name] = shape
+            formats[name] = {**formats.get(name, {}), **describe_format(part.format)}
+            if k > 0:
+                formats[name]["arrays_of"] = part.arg_names[0]
     func = func.with_attr(TENSORS_ATTR, json.dumps(shapes))
     return func.with_attr(FORMATS_ATTR, json.dumps(formats))
 

@@ -50,6 +50,11 @@ def declare_parts(
     }
     taken = {*func.arg_names} - replaced
     for part in parts:
+        if part.name == "init":
+            raise SparseProgramError(
+                f"{label}: part 'init' would be named as the initialisation of the result; give it "
+                "another name"
+            )
         clash = sorted(taken & {*part.parameters})
         if clash:
             hint = "give it another name" if part.name else "pass a dict with a name for the format"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from ..errors import SparseProgramError
 from ..ir import Axis, FusedAxis, SparseFunc
+from .dependences import check_accumulates, check_reads
 from .iterations import (
     axis_title,
     find_iteration,
@@ -21,16 +22,22 @@ __all__ = ["fuse_axes", "reorder_axes"]
 
 
 def reorder_axes(func: SparseFunc, iteration_name: str, order: Sequence[str]) -> SparseFunc:
-    """Put the iterators of an iteration in another order; fused ones stay together."""
+    """Put the iterators of an iteration in another order; fused ones stay together.
+
+    Entries are then visited in another order, on which no result may depend.
+    """
     iteration = find_iteration(func, iteration_name)
     label = f"sparse_reorder: iteration {iteration_name}"
     names = [var.name for var in iteration.iter_vars]
     for name in order:
         position_of_iterator(iteration, name, label)
     if sorted(order) != sorted(names):
+        found = ", ".join(order) or "none"
         raise SparseProgramError(
-            f"{label}: expected every iterator once ({', '.join(names)}), found {', '.join(order)}"
+            f"{label}: expected every iterator once ({', '.join(names)}), found {found}"
         )
+    if list(order) == names:
+        return func
     groups = {
         variables[0].name: (axis, kinds, variables)
         for axis, kinds, variables in groups_of(iteration)
@@ -49,6 +56,9 @@ def reorder_axes(func: SparseFunc, iteration_name: str, order: Sequence[str]) ->
         ordered.append(group)
         del rest[: len(members)]
     _check_parents(ordered, label)
+    check_reads(iteration, label)
+    if _reductions(ordered) != _reductions(groups.values()):
+        check_accumulates(iteration, label)
     changed = with_fields(
         iteration,
         axes=[axis for axis, _, _ in ordered],
@@ -64,6 +74,8 @@ def fuse_axes(func: SparseFunc, iteration_name: str, names: Sequence[str]) -> Sp
     label = f"sparse_fuse: iteration {iteration_name}"
     if len(names) < 2:
         raise SparseProgramError(f"{label}: expected two or more iterators, found {len(names)}")
+    if len(set(names)) != len(names):
+        raise SparseProgramError(f"{label}: expected different iterators, found {', '.join(names)}")
     places = [position_of_iterator(iteration, name, label) for name in names]
     groups = groups_of(iteration)
     at = [k for k, (_, _, variables) in enumerate(groups) if variables[0].name in names]
@@ -91,6 +103,16 @@ def fuse_axes(func: SparseFunc, iteration_name: str, names: Sequence[str]) -> Sp
     axes = [axis for axis, _, _ in groups]
     axes[at[0] : at[-1] + 1] = [fused]
     return replace_iteration(func, iteration, with_fields(iteration, axes=axes))
+
+
+def _reductions(groups: Iterable[tuple]) -> list[str]:
+    """Names of the reduction iterators, outermost first."""
+    return [
+        var.name
+        for _, kinds, variables in groups
+        for kind, var in zip(kinds, variables)
+        if kind == "R"
+    ]
 
 
 def _check_parents(groups: Sequence[tuple], label: str) -> None:

@@ -10,19 +10,24 @@ import tvm
 from tvm import s_tir
 
 from ..errors import SparseProgramError
-from ..formats import Composition, Format, Packed, PackedComposition, Pieces
-from ..formats.composition import name_parts
+from ..formats import Format, Pieces
 from ..ir import SparseFunc, verify
 from ..transform import LowerSparseBuffer, LowerSparseIteration
+from .arguments import (
+    Iteration,
+    Iterator,
+    check_choice,
+    iterator_names,
+    named_parts,
+    operand_names,
+    plain_annotation,
+)
 from .decompose import decompose_operands, operand_over
 from .iterations import find_iteration, replace_iteration, with_fields
 from .reorder import fuse_axes, reorder_axes
-from .trace import IterationHandle, IteratorHandle, Sample, Trace
+from .trace import IterationHandle, IteratorHandle, Sample, Trace, primitive
 
 __all__ = ["SparseSchedule"]
-
-Iteration = IterationHandle | str
-Iterator = IteratorHandle | str
 
 
 class SparseSchedule:
@@ -75,6 +80,7 @@ class SparseSchedule:
 
     # --- handles ---
 
+    @primitive
     def get_sparse_iteration(self, name: str, function: str | None = None) -> IterationHandle:
         """Return the iteration of this name.
 
@@ -90,6 +96,7 @@ class SparseSchedule:
         arguments = {"name": name} if function is None else {"name": name, "function": function}
         return self._record("get_sparse_iteration", arguments, IterationHandle(name, chosen))
 
+    @primitive
     def get_axes(self, iteration: Iteration) -> list[IteratorHandle]:
         """Return the iterators of an iteration, outermost first."""
         handle = self._handle(iteration)
@@ -99,6 +106,7 @@ class SparseSchedule:
 
     # --- loops ---
 
+    @primitive
     def sparse_reorder(self, iteration: Iteration, order: Sequence[Iterator]) -> None:
         """Change the order of the loops of an iteration.
 
@@ -109,6 +117,11 @@ class SparseSchedule:
         order : sequence of IteratorHandle or str
             All of its iterators, outermost first. An axis never comes before the one it is stored
             under.
+
+        Raises
+        ------
+        SparseProgramError
+            If an iterator is missing or comes too early, or a result depends on the order.
 
         Notes
         -----
@@ -121,9 +134,12 @@ class SparseSchedule:
             with S.sp_iter([I, K, J], "SSR", "spmm") as [i, k, j]:
         """
         handle = self._handle(iteration)
-        self._change(handle, reorder_axes, handle.name, _names(order))
+        label = f"sparse_reorder: iteration {handle.name}"
+        names = iterator_names(order, handle.name, label)
+        self._change(handle, reorder_axes, handle.name, names)
         self._record("sparse_reorder", {"iteration": iteration, "order": list(order)})
 
+    @primitive
     def sparse_fuse(self, iteration: Iteration, axes: Sequence[Iterator]) -> None:
         """Make one loop over stored entries of several nested ones.
 
@@ -147,11 +163,13 @@ class SparseSchedule:
             with S.sp_iter([S.fuse(I, J), K], "SSR", "sddmm") as [i, j, k]:
         """
         handle = self._handle(iteration)
-        self._change(handle, fuse_axes, handle.name, _names(axes))
+        names = iterator_names(axes, handle.name, f"sparse_fuse: iteration {handle.name}")
+        self._change(handle, fuse_axes, handle.name, names)
         self._record("sparse_fuse", {"iteration": iteration, "axes": list(axes)})
 
     # --- formats ---
 
+    @primitive
     def decompose_format(
         self,
         iteration: Iteration,
@@ -207,10 +225,8 @@ class SparseSchedule:
                     )
         """
         handle = self._handle(iteration)
-        operands = [operand] if isinstance(operand, str) else list(operand)
-        if not operands:
-            raise SparseProgramError("decompose_format: expected an operand, found none")
-        parts = _named_parts(formats)
+        operands = operand_names(operand)
+        parts = named_parts(formats)
         together = {getattr(formats, "covering_parts", ()): getattr(formats, "covers", ())}
         covering = {} if isinstance(formats, Format) else together
         made: list[str] = []
@@ -225,10 +241,11 @@ class SparseSchedule:
         arguments = {
             "iteration": iteration,
             "operand": operand if isinstance(operand, str) else operands,
-            "formats": formats if isinstance(formats, Format | Composition) else dict(parts),
+            "formats": _recorded(formats),
         }
         return self._record("decompose_format", arguments, handles)
 
+    @primitive
     def sparse_split(
         self, iteration: Iteration, axis: Iterator, entries: int
     ) -> list[IterationHandle]:
@@ -281,7 +298,8 @@ class SparseSchedule:
         """
         handle = self._handle(iteration)
         func = self._functions()[handle.function]
-        operand = operand_over(func, handle.name, _names([axis])[0])
+        (name,) = iterator_names([axis], handle.name, f"sparse_split: iteration {handle.name}")
+        operand = operand_over(func, handle.name, name)
         func_of = {"iteration": iteration, "axis": axis, "entries": entries}
         mark = len(self.trace.entries)
         made = self.decompose_format(iteration, operand, Pieces(entries))
@@ -290,6 +308,7 @@ class SparseSchedule:
 
     # --- the rest ---
 
+    @primitive
     def annotate(self, iteration: Iteration, key: str, value: Any) -> None:
         """Annotate an iteration; its blocks carry the annotation in the later stages.
 
@@ -305,6 +324,7 @@ class SparseSchedule:
                 S.sp_iter_attr({"note": 1})
         """
         handle = self._handle(iteration)
+        value = plain_annotation(key, value)
 
         def rewrite(func: SparseFunc) -> SparseFunc:
             node = find_iteration(func, handle.name)
@@ -314,6 +334,7 @@ class SparseSchedule:
         self._change(handle, rewrite)
         self._record("annotate", {"iteration": iteration, "key": key, "value": value})
 
+    @primitive
     def sample_categorical(
         self,
         candidates: Sequence[int],
@@ -337,18 +358,13 @@ class SparseSchedule:
             The integer. The trace knows it where it is passed on, so a replay with another decision
             follows it.
         """
-        if not candidates:
-            raise ValueError("candidates: expected at least one integer, found none")
-        if probs is not None and len(probs) != len(candidates):
-            raise ValueError(f"probs: expected {len(candidates)} numbers, found {len(probs)}")
+        candidates, probs, decision = check_choice(candidates, probs, decision)
         if decision is None:
             decision = self._random.choices(range(len(candidates)), weights=probs)[0]
-        if not 0 <= decision < len(candidates):
-            raise ValueError(f"decision: expected 0..{len(candidates) - 1}, found {decision}")
         number = sum(isinstance(entry.result, Sample) for entry in self.trace.entries)
         sample = Sample(candidates[decision], f"v{number}")
-        arguments = {"candidates": list(candidates), "probs": probs and list(probs)}
-        return self._record("sample_categorical", {**arguments, "decision": decision}, sample)
+        arguments = {"candidates": candidates, "probs": probs, "decision": decision}
+        return self._record("sample_categorical", arguments, sample)
 
     def lower(self) -> s_tir.Schedule:
         """Return a stock schedule of stage III, to go on with TVM's own primitives.
@@ -384,6 +400,8 @@ class SparseSchedule:
         }
 
     def _function_name(self, iteration: str, function: str | None) -> str:
+        if not isinstance(iteration, str):
+            raise TypeError(f"name: expected that of an iteration, found {iteration!r}")
         functions = self._functions()
         if function is not None:
             if function not in functions:
@@ -409,11 +427,10 @@ class SparseSchedule:
 
     def _handle(self, iteration: Iteration) -> IterationHandle:
         if isinstance(iteration, IterationHandle):
+            self._function_name(iteration.name, iteration.function)
             return iteration
         if not isinstance(iteration, str):
-            raise TypeError(
-                f"iteration: expected a handle or a name, found {type(iteration).__name__}"
-            )
+            raise TypeError(f"iteration: expected a handle or a name, found {iteration!r}")
         return IterationHandle(iteration, self._function_name(iteration, None))
 
     def _change(self, handle: IterationHandle, rewrite, *arguments) -> None:
@@ -429,17 +446,8 @@ class SparseSchedule:
         return result
 
 
-def _names(iterators: Sequence[Iterator]) -> list[str]:
-    return [it.name if isinstance(it, IteratorHandle) else it for it in iterators]
-
-
-def _named_parts(formats: Any) -> dict[str, Format]:
-    if isinstance(formats, Format):
-        name_parts([formats], "formats")
-        return {"": formats}
-    if isinstance(formats, Packed | PackedComposition):
-        what = "format" if isinstance(formats, Packed) else "composition"
-        raise TypeError(f"formats: expected a description, found a tensor; pass its .{what}")
-    if isinstance(formats, Composition):
-        return dict(formats.parts)
-    return name_parts(formats, "formats")
+def _recorded(formats: Any) -> Any:
+    """Formats as the trace keeps them: containers of its own."""
+    if isinstance(formats, Mapping):
+        return dict(formats)
+    return formats if isinstance(formats, Format) or hasattr(formats, "parts") else list(formats)

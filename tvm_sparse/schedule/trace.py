@@ -9,13 +9,24 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-from collections.abc import Mapping
+import keyword
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..formats import Composition, Format
 
-__all__ = ["IterationHandle", "IteratorHandle", "Sample", "Trace", "TraceEntry"]
+__all__ = ["IterationHandle", "IteratorHandle", "Sample", "Trace", "TraceEntry", "primitive"]
+
+#: Names of the methods that a trace may call.
+_PRIMITIVES: set[str] = set()
+
+
+def primitive(method: Callable) -> Callable:
+    """Mark a method of a schedule as one that adds itself to the trace."""
+    _PRIMITIVES.add(method.__name__)
+    return method
 
 
 @dataclass(frozen=True)
@@ -96,8 +107,20 @@ class Trace:
         schedule : SparseSchedule
             What to call.
         decisions : dict, optional
-            Other decisions for samples, by label.
+            Other decisions for samples, by label; they also reach formats that were made of samples.
+
+        Raises
+        ------
+        ValueError
+            If a decision is for no sample of the trace.
         """
+        labels = [entry.result.label for entry in self.entries if isinstance(entry.result, Sample)]
+        unknown = [label for label in decisions or {} if label not in labels]
+        if unknown:
+            raise ValueError(
+                f"decisions: expected labels of samples ({', '.join(labels) or 'there are none'}), "
+                f"found {unknown[0]!r}"
+            )
         made: dict[Any, Any] = {}
         for entry in self.entries:
             arguments = {key: _exchange(value, made) for key, value in entry.arguments.items()}
@@ -124,28 +147,34 @@ class Trace:
     def from_json(text: str) -> Trace:
         """Read what :meth:`as_json` wrote.
 
+        Formats are made by importing their classes: read only traces that you would run as code.
+
         Raises
         ------
         ValueError
-            If the text is no trace, or of another version, or names a format that cannot be
-            imported: those of a user are found where their module is importable by the same name.
+            If the text is no trace, or of another version, or names a primitive that there is not, or a
+            format that cannot be imported: those of a user are found where their module is importable
+            by the same name.
         """
-        document = json.loads(text)
+        if not isinstance(text, str | bytes):
+            raise TypeError(f"trace: expected a JSON text, found {text!r}")
+        try:
+            document = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"trace: expected a JSON text, found something else: {error}"
+            ) from error
         if not isinstance(document, dict) or document.get("version") != 1:
-            raise ValueError("trace: expected a JSON document of version 1")
-        return Trace(
-            [
-                TraceEntry(
-                    call["primitive"],
-                    {key: _decode(value) for key, value in call["arguments"].items()},
-                    _decode(call["result"]),
-                )
-                for call in document["calls"]
-            ]
-        )
+            found = document.get("version") if isinstance(document, dict) else document
+            raise ValueError(f"trace: expected a JSON document of version 1, found {found!r}")
+        calls = document.get("calls")
+        if not isinstance(calls, list):
+            raise ValueError(f"trace: expected a list of calls, found {calls!r}")
+        return Trace([_decode_call(call) for call in calls])
 
     def __str__(self) -> str:
-        names: dict[Any, str] = {}
+        names: dict[Any, str] = {"sch": "sch"}
+        names |= {kind: kind.__name__ for kind in _classes_of(self.entries)}
         lines = ["def apply(sch):"]
         for entry in self.entries:
             arguments = ", ".join(f"{k}={_show(v, names)}" for k, v in entry.arguments.items())
@@ -163,7 +192,22 @@ def _exchange(value: Any, made: Mapping[Any, Any]) -> Any:
         return made.get(value, value)
     if isinstance(value, list):
         return [_exchange(item, made) for item in value]
+    if isinstance(value, dict):
+        return {key: _exchange(item, made) for key, item in value.items()}
+    if _is_described(value) and not _lacks(value):
+        old = _description(value)
+        new = {key: _exchange(item, made) for key, item in old.items()}
+        return value if _is_same(old, new) else type(value)(**new)
     return value
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    """Whether nothing was exchanged."""
+    if isinstance(old, list):
+        return all(map(_is_same, old, new))
+    if isinstance(old, dict):
+        return all(_is_same(item, new[key]) for key, item in old.items())
+    return old is new
 
 
 def _note(old: Any, new: Any, made: dict[Any, Any]) -> None:
@@ -191,17 +235,26 @@ def _is_single(result: Any) -> bool:
 def _name(item: Any, names: dict[Any, str]) -> str:
     key = ("sample", item.label) if isinstance(item, Sample) else item
     wanted = item.label if isinstance(item, Sample) else item.name
-    wanted = (
-        wanted
-        if wanted.isidentifier()
-        else "_" + "".join(ch if ch.isalnum() else "_" for ch in wanted)
-    )
+    if not wanted.isidentifier() or keyword.iskeyword(wanted):
+        wanted = "_" + "".join(ch if ch.isalnum() else "_" for ch in wanted)
     taken = {name for other, name in names.items() if other != key}
     chosen, number = wanted, 1
     while chosen in taken:
         chosen, number = f"{wanted}_{number}", number + 1
     names[key] = chosen
     return chosen
+
+
+def _classes_of(value: Any) -> set[type]:
+    """Return the classes of all formats in calls, whose names a printed trace uses."""
+    if isinstance(value, TraceEntry):
+        return _classes_of(value.arguments)
+    if isinstance(value, list | dict):
+        items = value.values() if isinstance(value, dict) else value
+        return set().union(*map(_classes_of, items))
+    if not _is_described(value) or _lacks(value):
+        return set()
+    return {type(value)} | _classes_of(_description(value))
 
 
 def _show(value: Any, names: Mapping[Any, str]) -> str:
@@ -213,13 +266,11 @@ def _show(value: Any, names: Mapping[Any, str]) -> str:
         return "[" + ", ".join(_show(item, names) for item in value) + "]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{k!r}: {_show(v, names)}" for k, v in value.items()) + "}"
-    if _is_described(value):
-        try:
-            described = _description(value)
-        except TypeError:  # it can be shown, if not saved
-            return repr(value)
-        arguments = ", ".join(f"{k}={_show(v, names)}" for k, v in described.items())
+    if _is_described(value) and not _lacks(value):  # else it can be shown, if not saved
+        arguments = ", ".join(f"{k}={_show(v, names)}" for k, v in _description(value).items())
         return f"{type(value).__name__}({arguments})"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float({str(value)!r})"
     return repr(value)
 
 
@@ -239,6 +290,11 @@ def _encode(value: Any) -> Any:
         return {"items": [[key, _encode(item)] for key, item in value.items()]}
     if _is_described(value):
         kind = type(value)
+        if "<locals>" in kind.__qualname__:
+            raise TypeError(
+                f"trace: class {kind.__name__} is local to a function, and another process could not "
+                "import it; define it in a module"
+            )
         arguments = {key: _encode(item) for key, item in _description(value).items()}
         return {"format": f"{kind.__module__}:{kind.__qualname__}", "arguments": arguments}
     if value is None or isinstance(value, bool | int | float | str):
@@ -248,22 +304,45 @@ def _encode(value: Any) -> Any:
     )
 
 
+def _decode_call(call: Any) -> TraceEntry:
+    wanted = {"primitive", "arguments", "result"}
+    if not isinstance(call, dict) or set(call) != wanted or not isinstance(call["arguments"], dict):
+        raise ValueError(
+            f"trace: expected a call as a dict of {', '.join(sorted(wanted))}, found {call!r}"
+        )
+    if call["primitive"] not in _PRIMITIVES:
+        raise ValueError(
+            f"trace: expected one of the primitives {', '.join(sorted(_PRIMITIVES))}, found "
+            f"{call['primitive']!r}"
+        )
+    arguments = {key: _decode(value) for key, value in call["arguments"].items()}
+    return TraceEntry(call["primitive"], arguments, _decode(call["result"]))
+
+
 def _decode(value: Any) -> Any:
     if isinstance(value, list):
         return [_decode(item) for item in value]
     if not isinstance(value, dict):
         return value
-    if "sample" in value:
-        return Sample(value["value"], value["sample"])
-    if "iterator" in value:
-        return IteratorHandle(value["iterator"], value["iteration"])
-    if "iteration" in value:
-        return IterationHandle(value["iteration"], value["function"])
-    if "items" in value:
-        return {key: _decode(item) for key, item in value["items"]}
-    return _find_format(value["format"])(
-        **{key: _decode(item) for key, item in value["arguments"].items()}
-    )
+    try:
+        if "sample" in value:
+            return Sample(value["value"], value["sample"])
+        if "iterator" in value:
+            return IteratorHandle(value["iterator"], value["iteration"])
+        if "iteration" in value:
+            return IterationHandle(value["iteration"], value["function"])
+        if "items" in value:
+            return {key: _decode(item) for key, item in value["items"]}
+        kind = _find_format(value["format"])
+        arguments = {key: _decode(item) for key, item in value["arguments"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"trace: expected a handle, a sample, items or a format, found {value!r}"
+        ) from error
+    try:
+        return kind(**arguments)
+    except TypeError as error:
+        raise ValueError(f"trace: format {value['format']}: {error}") from error
 
 
 def _find_format(path: str) -> type[Format | Composition]:
@@ -273,7 +352,7 @@ def _find_format(path: str) -> type[Format | Composition]:
         kind = importlib.import_module(module)
         for part in name.split("."):
             kind = getattr(kind, part)
-    except (AttributeError, ImportError) as error:
+    except (AttributeError, ImportError, ValueError) as error:
         raise ValueError(f"trace: expected a format, found none at {path!r} ({error})") from error
     if not (isinstance(kind, type) and issubclass(kind, Format | Composition)):
         raise ValueError(f"trace: expected a Format or a Composition, found {path!r}")
@@ -284,15 +363,20 @@ def _is_described(value: Any) -> bool:
     return isinstance(value, Format | Composition)
 
 
+def _lacks(value: Any) -> list[str]:
+    """Return the parameters of ``__init__`` for which a format has no attribute."""
+    parameters = inspect.signature(type(value).__init__).parameters
+    return [name for name in parameters if name != "self" and not hasattr(value, name)]
+
+
 def _description(value: Any) -> dict[str, Any]:
     """The arguments that make an equal format: attributes named as the parameters of ``__init__``."""
-    parameters = inspect.signature(type(value).__init__).parameters
-    names = [name for name in parameters if name != "self"]
-    missing = [name for name in names if not hasattr(value, name)]
+    missing = _lacks(value)
     if missing:
         raise TypeError(
             f"trace: format {type(value).__name__} needs an attribute for each parameter of its "
             f"__init__, and has none for {', '.join(missing)}"
         )
+    names = [name for name in inspect.signature(type(value).__init__).parameters if name != "self"]
     found = {name: getattr(value, name) for name in names}
     return {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}

@@ -16,7 +16,7 @@ from ..ir import Axis, SparseBuffer, SparseFunc, SparseIteration
 from ..ir.axis import DenseFixedAxis
 from ..ir.buffer import ancestors
 
-__all__ = ["COVER_MARK", "FILL_MARK", "buffer_roles", "fill_outputs"]
+__all__ = ["COVER_MARK", "FILL_MARK", "buffer_roles", "fill_outputs", "inits_all"]
 
 #: Annotation of the iterations that fill; they visit padding slots too.
 FILL_MARK = "tvm_sparse.fill"
@@ -87,6 +87,20 @@ def buffer_roles(func: SparseFunc) -> dict[Var, str]:
         else:
             roles[buffer] = "inout" if use.read_first else "output"
     return roles
+
+
+def inits_all(func: SparseFunc, iteration: SparseIteration) -> bool:
+    """Whether an iteration, not one inside of another, initialises all of what its init stores to."""
+    scope = _Scope({var: (axis, kind, iteration) for axis, kind, var in iteration.iterators})
+    stmts = [iteration.init] if not isinstance(iteration.init, tirx.SeqStmt) else iteration.init.seq
+    body = [func.body] if not isinstance(func.body, tirx.SeqStmt) else func.body.seq
+    return any(stmt.same_as(iteration) for stmt in body) and all(
+        isinstance(stmt, tirx.BufferStore)
+        and _covers(
+            func.sparse_buffers.get(stmt.buffer) or _as_dense(stmt.buffer), stmt, scope, True
+        )
+        for stmt in stmts
+    )
 
 
 def _fill(buffer: SparseBuffer) -> SparseIteration:

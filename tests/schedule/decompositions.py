@@ -1,0 +1,131 @@
+"""Formats and compositions of matrices, matrices to pack in them, and what their products are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+from tests.formats.cases import at_most, packed_left
+from tests.formats.tensors import reference
+from tests.schedule.user_format import Band, EvenRowsBlocks, EvenRowsDiagonals
+from tvm_sparse.formats import (
+    BSR,
+    COO,
+    CSC,
+    CSF,
+    CSR,
+    DBSR,
+    DCSR,
+    DIA,
+    ELL,
+    SRBCRS,
+    Bucket,
+    Composition,
+    Entries,
+    Format,
+    FurtherPieces,
+    Hyb,
+    LongBucket,
+    Pieces,
+    Ragged,
+)
+
+__all__ = ["FORMATS", "SHAPES", "Case", "entries_of", "matrices"]
+
+SHAPES = ((4, 5), (9, 7), (1, 6), (6, 1), (0, 3), (3, 0), (0, 0))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One format or composition of matrices.
+
+    Attributes
+    ----------
+    formats : object
+        What :meth:`SparseSchedule.decompose_format` takes.
+    packs : Format or Composition
+        What packs matrices for it.
+    arrange : callable
+        Makes of any matrix one that it can hold.
+    """
+
+    formats: object
+    packs: Format | Composition
+    arrange: Callable[[Entries], Entries]
+
+    @property
+    def keeps_duplicates(self) -> bool:
+        """Whether repeated coordinates stay."""
+        return self.packs.keeps_duplicates
+
+    @property
+    def marks_padding(self) -> bool:
+        """Whether some part has padding inside of the matrix."""
+        parts = self.packs.parts.values() if hasattr(self.packs, "parts") else [self.packs]
+        return any(part.marks_padding for part in parts)
+
+
+def _case(formats, arrange=lambda tensor: tensor) -> Case:
+    if isinstance(formats, list):
+        packs = Composition({fmt.name: fmt for fmt in formats})
+    else:
+        packs = Composition(formats) if isinstance(formats, dict) else formats
+    return Case(formats, packs, arrange)
+
+
+FORMATS = {
+    "csr": _case(CSR()),
+    "csr_duplicates": _case(CSR(keeps_duplicates=True)),
+    "csc": _case(CSC()),
+    "csc_duplicates": _case(CSC(keeps_duplicates=True)),
+    "coo": _case(COO()),
+    "coo_duplicates": _case(COO(keeps_duplicates=True)),
+    "dcsr": _case(DCSR()),
+    "ell": _case(ELL()),
+    "ell3": _case(ELL(3), at_most(3)),
+    "dia": _case(DIA()),
+    "bsr2x3": _case(BSR(2, 3)),
+    "bsr4x4": _case(BSR(4, 4)),
+    "dbsr3x2": _case(DBSR(3, 2)),
+    "sr_bcrs2x3": _case(SRBCRS(2, 3)),
+    "bucket3": _case(Bucket(3), at_most(3)),
+    "long_bucket2": _case(LongBucket(2)),
+    "csf": _case(CSF(2)),
+    "csf_columns": _case(CSF(2, order=(1, 0), compressed_root=True)),
+    "ragged": _case(Ragged(), packed_left),
+    "further_pieces": _case(FurtherPieces(2)),
+    "pieces": _case(Pieces(2)),
+    "hyb": _case(Hyb(buckets=[1, 3])),
+    "hyb_parts": _case(Hyb(3, buckets=[1, 2])),
+    "blocks_and_rest": _case([BSR(2, 2, min_fill=0.5), CSR()]),
+    "rest_first": _case({"c": Band(2), "b": BSR(2, 2)}),
+    "entries_and_columns": _case({"x": Band(1), "e": COO(), "c": CSC()}),
+    "user_diagonals": _case({"even": EvenRowsDiagonals(), "odd": DIA()}),
+    "user_blocks": _case({"even": EvenRowsBlocks(), "rest": CSR()}),
+}
+
+
+@st.composite
+def matrices(draw, values: tuple[float, ...] = (1.0, -2.0, 3.0, 0.0, -0.0)) -> Entries:
+    """Draw a matrix: empty rows, a long one, repeated coordinates, explicit zeros, in any order."""
+    rows, columns = draw(st.sampled_from(SHAPES))
+    coordinate = st.tuples(st.integers(0, max(0, rows - 1)), st.integers(0, max(0, columns - 1)))
+    found = draw(st.lists(coordinate, max_size=12 if rows and columns else 0))
+    if rows and columns and draw(st.booleans()):
+        found += [(rows // 2, column) for column in range(columns)]
+    chosen = draw(st.lists(st.sampled_from(values), min_size=len(found), max_size=len(found)))
+    pairs = np.array(found, np.int32).reshape(len(found), 2).T
+    return Entries(
+        tuple(np.ascontiguousarray(pair) for pair in pairs), np.array(chosen), (rows, columns)
+    )
+
+
+def entries_of(case: Case, tensor: Entries, dtype: str) -> tuple[Entries, Entries]:
+    """Return a matrix as it is packed in a case, and the entries that it then stores, in float64."""
+    given = case.arrange(tensor)
+    given = Entries(given.coordinates, given.values.astype(dtype), given.shape)
+    stored = reference(given, case.keeps_duplicates)
+    return given, Entries(stored.coordinates, stored.values.astype(np.float64), stored.shape)
