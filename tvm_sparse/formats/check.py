@@ -188,7 +188,7 @@ def _walk(axes: Sequence[Axis], known: Known) -> tuple[dict[Axis, np.ndarray], n
     return walked, inside
 
 
-def _children(axis: Axis, parents: int, known: Known) -> tuple[np.ndarray, np.ndarray]:
+def _children(axis: Any, parents: int, known: Known) -> tuple[np.ndarray, np.ndarray]:
     """Return how many entries an axis has under each parent entry, and the coordinate of each."""
     if axis.is_variable:
         begins = np.asarray(known[axis.indptr], np.int64)
