@@ -3,6 +3,7 @@
 from .bsr import BSR
 from .bucket import Bucket, EmptyRows, LongBucket
 from .cache import choose_column_parts
+from .check import check_format
 from .column_parts import ColumnParts, ColumnRange
 from .composition import Composition, PackedComposition
 from .coo import COO
@@ -55,5 +56,6 @@ __all__ = [
     "Storage",
     "StoredAxis",
     "as_entries",
+    "check_format",
     "choose_column_parts",
 ]

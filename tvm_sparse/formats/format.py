@@ -50,11 +50,14 @@ class Format(ABC):
     """How a sparse tensor is stored.
 
     Subclasses define :meth:`layout`, :meth:`store` and :meth:`coordinates`; everything else follows.
+    They set :attr:`name`, and keep each parameter of their ``__init__`` as an attribute of its name, by
+    which a trace saves them. :func:`check_format` tries whether what they say agrees.
 
     Attributes
     ----------
     name : str
-        Short name, used in the names of parameters.
+        Short name, an identifier. It tells formats apart: kernels take tensors packed in one of the same
+        name, and parameters are named by it.
     rank : int
         Number of dimensions of the tensors it stores.
     keeps_duplicates : bool
