@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from .entries import Entries
 
@@ -35,6 +34,8 @@ def by_cuthill_mckee(pattern: sp.csr_matrix) -> np.ndarray:
     joined = sp.block_array([[None, pattern], [pattern.T, None]], format="csr")
     if not joined.nnz:
         return np.arange(pattern.shape[0])
+    from scipy.sparse.csgraph import reverse_cuthill_mckee  # noqa: PLC0415 (slow to import)
+
     nodes = reverse_cuthill_mckee(joined, symmetric_mode=True)
     return nodes[nodes < pattern.shape[0]]
 
