@@ -54,7 +54,7 @@ def schedule(
         if f"{name}_{part}_1" not in names:
             continue  # no loop over rows: entries of a row are scattered
         rows, block = sch.get_sblock(f"{name}_{part}_0"), sch.get_sblock(f"{name}_{part}_1")
-        if sch.get(block).init is None:
+        if sch.get(block).init is None or _is_reduced(sch, rows):
             continue
         if walks_blocks(sch, block):
             widths = () if lean else COMMON_WIDTHS
@@ -74,18 +74,27 @@ def schedule(
             sch.annotate(row, "tvm_sparse.together", groups.get(part, part))
         if not lean:
             version_widths(sch, row, COMMON_WIDTHS)
+    own = {f"{name}_{part}_0" for part in parts}
     for block in names:
-        if block.endswith(("_init_0", "_fill_0")):
+        if block.endswith(("_init_0", "_fill_0")) and block not in own:
             _schedule_init(sch, sch.get_sblock(block), target)
 
 
 def _schedule_init(sch: s_tir.Schedule, block, target) -> None:
     row, *_, feature = sch.get_loops(block)
+    features = sch.get(feature).extent
+    if isinstance(features, tirx.IntImm) and not int(features):
+        return  # nothing to initialise
     lanes = RowTile.of_target(target, int(sch.get(block).writes[0].source.dtype.bits)).lanes
     vectors, lane = sch.split(feature, [None, lanes])
     sch.vectorize(lane)
     sch.annotate(vectors, "tvm_sparse.tail", lanes)
     share_rows(sch, row, None)
+
+
+def _is_reduced(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
+    """Whether loops around a block reduce, so that they are no rows."""
+    return any(iv.iter_type == tirx.IterVar.CommReduce for iv in sch.get(block).iter_vars)
 
 
 def block_names(sch: s_tir.Schedule) -> list[str]:
