@@ -28,7 +28,7 @@ from tvm_sparse.formats import (
     Hyb,
     Pieces,
 )
-from tvm_sparse.runtime import Executable
+from tvm_sparse.runtime import Executable, set_num_threads
 
 WIDTHS = (0, 1, 7, 32, 100, 256)
 rng = np.random.default_rng(0)
@@ -136,6 +136,25 @@ def test_blocks_that_divide_nothing(fmt):
     for shape in ((131, 67), (64, 63), (1, 1)):
         tensor = random_entries(*shape, 0.1, seed=3)
         check(call, fmt.pack(tensor), in_float64(tensor), operand(shape[1], 33), 1e-5)
+
+
+@pytest.fixture
+def threads():
+    set_num_threads(4)
+    yield
+    set_num_threads(None)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("name", ["csr", "hyb_parts", "pieces"])
+def test_rows_of_one_thread_leave_those_of_the_others_alone(threads, name: str, dtype: str):
+    """A vector is wider than a row: stores of lanes that are off would undo what a neighbour added."""
+    given, stored = entries_of(FORMATS[name], random_entries(57, 67, 0.1), dtype)
+    packed = FORMATS[name].packs.pack(given)
+    for width in (1, 3):
+        b = operand(67, width, dtype)
+        for _ in range(60):
+            check(kernel(name, dtype), packed, stored, b, 2e-3 if dtype == "float16" else 1e-5)
 
 
 # --- real data ---------------------------------------------------------------------------------

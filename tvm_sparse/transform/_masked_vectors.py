@@ -26,7 +26,8 @@ def mask_vector_loop(
     loop : For
         The loop.
     allocated : list of Buffer
-        Buffers that the function itself allocates.
+        Buffers that loops allocate for themselves. Those of whole vectors are loaded and stored as a
+        whole: no other thread uses the lanes that are off, and they are inside of the buffer.
     most_lanes : int
         The lanes from this one on are always off.
     needs : list
@@ -118,7 +119,7 @@ def _masked_store(
         if stride_of(index, var) != 1:
             return gather(expr)
         ramp = tirx.Ramp(at_value(index, var, 0), one, lanes)
-        if _contains(allocated, expr.source):
+        if _is_own_tile(allocated, expr.source, lanes):
             return tirx.BufferLoad(expr.source, [*outer, ramp])
         dtype = f"{expr.source.dtype}x{lanes}"
         return tirx.op.masked_load(dtype, expr.source, *outer, ramp, mask)
@@ -141,7 +142,7 @@ def _masked_store(
         raise _Unmaskable
     indices = [*outer, tirx.Ramp(at_value(index, var, 0), one, lanes)]
     value = vector(store.value)
-    if _contains(allocated, store.buffer):
+    if _is_own_tile(allocated, store.buffer, lanes):
         kept = bind(tirx.BufferLoad(store.buffer, indices))
         kept = tirx.Select(mask, bind(value), kept)
         return tirx.SeqStmt([*bindings, tirx.BufferStore(store.buffer, kept, indices)])
@@ -166,3 +167,10 @@ def _with_kind(loop: tirx.For, extent, kind: tirx.ForKind, body: tirx.Stmt) -> t
 
 def _contains(buffers: list[tirx.Buffer], buffer: tirx.Buffer) -> bool:
     return any(buffer.same_as(other) for other in buffers)
+
+
+def _is_own_tile(allocated: list[tirx.Buffer], buffer: tirx.Buffer, lanes: int) -> bool:
+    """Whether a buffer is one loop's own, and made of whole vectors."""
+    shape = list(buffer.ty.shape)
+    is_constant = all(isinstance(size, tirx.IntImm) for size in shape)
+    return is_constant and int(shape[-1]) % lanes == 0 and _contains(allocated, buffer)

@@ -80,10 +80,7 @@ def PeelVectorTail() -> tvm.transform.Pass:
             peeled.append(loop)
             return _peel(loop, int(loop.annotations[TAIL]), allocated)
 
-        allocated = []
-        tvm_ffi.structural_walk(
-            func.body, (tirx.AllocBuffer, lambda stmt: allocated.append(stmt.buffer))
-        )
+        allocated = _buffers_of_loops(func.body)
         body = tvm_ffi.structural_map(func.body, (tirx.For, rewrite))
         return func.with_body(body) if peeled else func
 
@@ -91,6 +88,19 @@ def PeelVectorTail() -> tvm.transform.Pass:
     return tvm.transform.Sequential(
         [VersionWidths(), peel, tirx.transform.ConvertSSA()], name="tvm_sparse.PeelVectorTail"
     )
+
+
+def _buffers_of_loops(body: tirx.Stmt) -> list[tirx.Buffer]:
+    """Buffers that loops allocate for themselves: what lies beside the lanes in use is nobody else's."""
+    found: list[tirx.Buffer] = []
+
+    def inside(loop: tirx.For) -> None:
+        tvm_ffi.structural_walk(
+            loop.body, (tirx.AllocBuffer, lambda stmt: found.append(stmt.buffer))
+        )
+
+    tvm_ffi.structural_walk(body, (tirx.For, inside))
+    return found
 
 
 def _peel(loop: tirx.For, lanes: int, allocated: list[tirx.Buffer]) -> tirx.Stmt:
