@@ -133,15 +133,17 @@ show(everything["ragged (sequences)"])
 #
 # A composition divides the entries among several formats. Each part takes what it stores well of what
 # the parts before it left; every entry is in one part. Here, blocks that are at least three quarters
-# full go to BSR and the rest to CSR. `ColumnParts` and `Hyb` make the parts themselves: a row list for
-# each range of columns, and buckets for rows of about the same length, for each range on its own.
+# full go to BSR and the rest to CSR. `Hyb` makes the parts itself, buckets for rows of about the same
+# length. `ColumnParts`, one format, stores one range of columns after another, each as a list of rows;
+# with `column_parts` the buckets of `Hyb` do so too.
 
 everything["blocks + rest"] = Composition({"blocks": BSR(2, 2, min_fill=0.75), "rest": CSR()}).pack(
     matrix
 )
 everything["columns"] = ColumnParts(2).pack(matrix)
+show(everything["columns"])
 everything["hyb"] = Hyb(column_parts=2).pack(matrix)
-for name in ("blocks + rest", "columns", "hyb"):
+for name in ("blocks + rest", "hyb"):
     print(everything[name])
     for part_name, part in everything[name].parts.items():
         print(f"- {part_name}", end=" ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import tvm_ffi
@@ -13,7 +14,7 @@ from .rows import row_pointers, share_rows, tile_row, version_widths
 from .spmm import COMMON_WIDTHS
 from .tiles import RowTile
 
-__all__ = ["block_names", "schedule"]
+__all__ = ["block_names", "is_reduced", "part_blocks", "schedule"]
 
 #: More parts than these get less code each: compiling them would take too long.
 FEW_PARTS = 2
@@ -51,10 +52,11 @@ def schedule(
     names = block_names(sch)
     lean = len(parts) > FEW_PARTS
     for part in parts:
-        if f"{name}_{part}_1" not in names:
+        found = part_blocks(sch, names, f"{name}_{part}")
+        if len(found) < 2:
             continue  # no loop over rows: entries of a row are scattered
-        rows, block = sch.get_sblock(f"{name}_{part}_0"), sch.get_sblock(f"{name}_{part}_1")
-        if sch.get(block).init is None or _is_reduced(sch, rows):
+        *outer, rows, block = found
+        if sch.get(block).init is None or is_reduced(sch, rows):
             continue
         if walks_blocks(sch, block):
             widths = () if lean else COMMON_WIDTHS
@@ -71,7 +73,8 @@ def schedule(
         if lean:
             sch.annotate(sch.get_loops(block)[0], "tvm_sparse.lean", True)
         if lean or part in groups:
-            sch.annotate(row, "tvm_sparse.together", groups.get(part, part))
+            for loop in [row, *(sch.get_loops(around)[0] for around in outer)]:
+                sch.annotate(loop, "tvm_sparse.together", groups.get(part, part))
         if not lean:
             version_widths(sch, row, COMMON_WIDTHS)
     own = {f"{name}_{part}_0" for part in parts}
@@ -92,7 +95,25 @@ def _schedule_init(sch: s_tir.Schedule, block, target) -> None:
     share_rows(sch, row, None)
 
 
-def _is_reduced(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
+def part_blocks(
+    sch: s_tir.Schedule, names: Sequence[str], iteration: str
+) -> list[s_tir.schedule.SBlockRV]:
+    """Return the nested blocks of an iteration, the outermost first.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        Holds the iteration.
+    names : sequence of str
+        Names of all blocks.
+    iteration : str
+        Its name: block ``iteration_1`` stands inside block ``iteration_0``.
+    """
+    numbered = (f"{iteration}_{number}" for number in itertools.count())
+    return [sch.get_sblock(name) for name in itertools.takewhile(set(names).__contains__, numbered)]
+
+
+def is_reduced(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> bool:
     """Whether loops around a block reduce, so that they are no rows."""
     return any(iv.iter_type == tirx.IterVar.CommReduce for iv in sch.get(block).iter_vars)
 

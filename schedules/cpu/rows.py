@@ -83,11 +83,15 @@ def _block_names(func: tirx.PrimFunc) -> list[str]:
 
 def row_pointers(sch: s_tir.Schedule, entry: s_tir.schedule.LoopRV) -> str | None:
     """Return the name of the row pointers that the extent of an entry loop reads, if it does."""
-    names: list[str] = []
-    tvm_ffi.structural_walk(
-        sch.get(entry).extent,
-        (tvm.ir.TensorLoad, lambda load: names.append(load.source.name)),
-    )
+    extent = sch.get(entry).extent
+    loads: list[tvm.ir.TensorLoad] = []
+    tvm_ffi.structural_walk(extent, (tvm.ir.TensorLoad, loads.append))
+    inner: list[tvm.ir.TensorLoad] = []  # in an index, as the pointers of an outer axis are
+    for load in loads:
+        for index in load.indices:
+            tvm_ffi.structural_walk(index, (tvm.ir.TensorLoad, inner.append))
+    nested = {load.source for load in inner}
+    names = [load.source.name for load in loads if load.source not in nested]
     return names[0] if names else None
 
 

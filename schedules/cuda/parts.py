@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tvm import s_tir
 from tvm.target import Target
 
-from ..cpu.parts import block_names
+from ..cpu.parts import block_names, is_reduced, part_blocks
 
 __all__ = ["schedule"]
 
@@ -34,14 +34,18 @@ def schedule(
     Raises
     ------
     ValueError
-        If a part has no loop over rows.
+        If a part has no loop over rows, or one for each of several ranges of columns.
     """
     del target
     names = block_names(sch)
     for part in parts:
-        if f"{name}_{part}_1" not in names:
-            raise ValueError(f"part {part}: expected a format with a loop over rows for CUDA")
-        rows, block = sch.get_sblock(f"{name}_{part}_0"), sch.get_sblock(f"{name}_{part}_1")
+        found = part_blocks(sch, names, f"{name}_{part}")
+        if len(found) != 2 or is_reduced(sch, found[0]):
+            raise ValueError(
+                f"part {part}: expected a format with one loop over rows for CUDA, found one whose "
+                "entries of a row are scattered, or lie in several ranges of columns"
+            )
+        rows, block = found
         *entries, feature = sch.get_loops(block)
         tiles, thread = sch.split(feature, [None, THREADS])
         sch.reorder(tiles, *entries, thread)

@@ -11,7 +11,7 @@ from tvm.s_tir import Schedule
 from tests.cuda.source import cubin_of, cuda_source, kernels_in
 from tests.execution import lower
 from tvm_sparse import SparseProgramError, SparseSchedule, schedules
-from tvm_sparse.formats import Hyb
+from tvm_sparse.formats import CSC, Composition, Hyb
 from tvm_sparse.schedules.cuda import parts
 from tvm_sparse.script import from_source
 from tvm_sparse.transform import FuseKernels
@@ -33,8 +33,10 @@ def test_the_buckets_of_hyb_are_one_kernel(arch):
     assert len(cubin_of(source, arch)) > 1000
 
 
-def test_each_range_of_columns_is_a_kernel():
-    assert len(kernels_in(cuda_source(hyb_module(Hyb(3, [1, 4]))))) == 3
+@pytest.mark.parametrize("formats", [Hyb(3, [1, 4]), Composition({"scattered": CSC()})])
+def test_rows_that_several_kernels_would_write_are_refused(formats):
+    with pytest.raises(ValueError, match="expected a format with one loop over rows for CUDA"):
+        hyb_module(formats)
 
 
 TWO_RESULTS = """

@@ -46,7 +46,7 @@ MATRICES = {
     "hyb_parts": Hyb(3, buckets=[1, 3]),
     "hyb_many_parts": Hyb(11, buckets=[2]),
     "hyb_rcm": Hyb(2, buckets=[1, 3], order="rcm"),
-    "column_parts": ColumnParts(3, order="rcm"),
+    "column_parts": Composition({"b": BSR(2, 2, min_fill=0.6), "rest": ColumnParts(3, "rcm")}),
     "hyb_fitted": Hyb(),
     "hyb_parts_fitted": Hyb(2),
 }

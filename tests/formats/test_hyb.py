@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tracemalloc
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from tvm_sparse.formats import (
     BSR,
     CSR,
     Bucket,
+    ColumnParts,
     Composition,
     Entries,
     Hyb,
@@ -59,10 +61,10 @@ def test_entries_go_where_the_buckets_one_after_another_take_them(name: str, dat
 
 def test_a_row_goes_into_the_narrowest_bucket_that_holds_it():
     packed = Hyb(buckets=[1, 2, 4]).pack(_lengths([2, 0, 1, 3, 9, 4, 1]))
-    assert _rows(packed, "c0_w1") == [2, 6]
-    assert _rows(packed, "c0_w2") == [0]
-    assert _rows(packed, "c0_w4") == [3, 4, 5]
-    longest = packed.parts["c0_w4"].storage
+    assert _rows(packed, "w1") == [2, 6]
+    assert _rows(packed, "w2") == [0]
+    assert _rows(packed, "w4") == [3, 4, 5]
+    longest = packed.parts["w4"].storage
     assert longest.arrays["indptr"].tolist() == [0, 1, 4, 5]
     assert longest.sizes == {"rows": 3, "pieces": 5}
     assert longest.arrays["indices"].tolist() == [
@@ -75,41 +77,54 @@ def test_a_row_goes_into_the_narrowest_bucket_that_holds_it():
     assert longest.values.tolist()[0] == [1, 1, 1, 0]
 
 
-def test_ranges_of_columns_have_buckets_of_their_own():
+def test_ranges_of_columns_have_rows_of_their_own():
     dense = np.array([[1.0, 1, 1, 0, 0, 1, 0], [0, 0, 0, 1, 0, 0, 1]])
     packed = Hyb(column_parts=3, buckets=[1, 2]).pack(sp.csr_array(dense))
-    names = ["c0_w0", "c0_w1", "c0_w2", "c1_w1", "c1_w2", "c2_w1", "c2_w2"]
-    assert list(packed.parts) == names
-    assert _rows(packed, "c0_w0") == [1]
-    assert _rows(packed, "c0_w1") == []
-    assert _rows(packed, "c0_w2") == [0]
-    assert _rows(packed, "c1_w1") == [0, 1]
-    assert _rows(packed, "c1_w2") == []
-    assert _rows(packed, "c2_w1") == [1]
+    assert list(packed.parts) == ["w1", "w2"]
+    narrow, wide = (packed.parts[name].storage for name in packed.parts)
+    assert narrow.arrays["part_indptr"].tolist() == [0, 0, 2, 3]
+    assert narrow.arrays["row_indices"].tolist() == [0, 1, 1]
     # Columns are those of the matrix.
-    assert packed.parts["c2_w1"].storage.arrays["indices"].tolist() == [[[6]]]
+    assert narrow.arrays["indices"].tolist() == [[5], [3], [6]]
+    assert wide.arrays["part_indptr"].tolist() == [0, 1, 1, 1]
+    assert wide.arrays["row_indices"].tolist() == [0]
+    assert wide.arrays["indices"].tolist() == [[0, 1], [2, 7]]
 
 
 @settings(max_examples=60)
-@given(data=st.data(), column_parts=st.integers(1, 4))
-def test_the_parts_of_the_first_range_visit_every_row_once(data, column_parts):
-    packed = Hyb(column_parts, [1, 2]).pack(data.draw(random_tensors(2)))
+@given(data=st.data())
+def test_the_parts_visit_every_row_once(data):
+    packed = Hyb(1, [1, 2]).pack(data.draw(random_tensors(2)))
     visited = [row for name in packed.composition.covering_parts for row in _rows(packed, name)]
     assert sorted(visited) == list(range(packed.shape[0]))
+
+
+@settings(max_examples=60)
+@given(data=st.data(), order=st.sampled_from((None, "rcm", "degree")))
+def test_the_first_range_lists_every_row_once(data, order):
+    arrays = ColumnParts(3, order).pack(data.draw(random_tensors(2))).storage.arrays
+    pointers, rows = arrays["part_indptr"], arrays["row_indices"]
+    ranges = [rows[begin:end].tolist() for begin, end in pairwise(pointers)]
+    assert len(ranges) == 3
+    assert sorted(ranges[0]) == list(range(len(ranges[0])))
+    assert all(len(set(found)) == len(found) for found in ranges)
+    lengths = np.diff(arrays["indptr"])
+    assert (lengths[pointers[1] :] > 0).all()
 
 
 @settings(max_examples=60)
 @given(data=st.data(), column_parts=st.integers(1, 4))
 def test_rows_of_a_bucket_are_distinct_and_sorted(data, column_parts):
     packed = Hyb(column_parts, [1, 2]).pack(data.draw(random_tensors(2)))
-    for name in packed.parts:
+    for name, part in packed.parts.items():
         rows = _rows(packed, name)
-        assert rows == sorted(set(rows))
+        for begin, end in pairwise(part.storage.arrays.get("part_indptr", [0, len(rows)])):
+            assert rows[begin:end] == sorted(set(rows[begin:end]))
 
 
 def test_one_description_serves_every_matrix():
     hyb = Hyb(2, [1, 4])
-    names = ["c0_w0", "c0_w1", "c0_w4", "c1_w1", "c1_w4"]
+    names = ["w1", "w4"]
     for matrix in (
         _lengths([]),
         _lengths([0, 0]),
@@ -141,11 +156,9 @@ def test_the_relation_is_a_constant_of_the_part():
 def test_buckets_refuse_what_their_kernels_could_not_read():
     matrix = _lengths([1, 3])
     with pytest.raises(
-        ValueError, match=r"c0_w2: expected rows of at most 2 entries \(width\), found 3"
+        ValueError, match=r"w2: expected rows of at most 2 entries \(width\), found 3"
     ):
         Bucket(2).pack(matrix)
-    with pytest.raises(ValueError, match=r"c1_w3: expected columns 2\.\.2, found others"):
-        Bucket(3, column_part=1, column_parts=2).pack(matrix)
     with pytest.raises(ValueError, match=r"r1_w3: expected relation 1, found others"):
         LongBucket(3, relation=1).pack(([[1, 0], [0, 0], [0, 0]], [1.0, 2.0], (2, 1, 1)))
 
@@ -162,8 +175,8 @@ def test_parameters_that_make_no_sense_are_refused():
         ValueError, match="column_parts: expected an integer of at least 1, found 0"
     ):
         Hyb(0)
-    with pytest.raises(ValueError, match=r"column_part: expected one of 0\.\.1, found 2"):
-        Bucket(1, 2, 2)
+    with pytest.raises(ValueError, match="column_parts: expected 1 for the bucket of a relation"):
+        Bucket(1, 2, relation=0)
     with pytest.raises(ValueError, match="buckets: expected widths for 3 relations, found 2"):
         RelationalHyb(3, [[1], [1]])
 

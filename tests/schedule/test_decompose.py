@@ -606,7 +606,7 @@ def test_one_matrix_may_be_held_in_formats_for_each_of_its_uses():
     )
     sch = SparseSchedule(twice)
     sch.decompose_format("spmv", "A", {"x": CSR(), "y": COO()})
-    sch.decompose_format("again", "A", {"z": Hyb(buckets=[1]).parts["c0_w1"]})
+    sch.decompose_format("again", "A", {"z": Hyb(buckets=[1]).parts["w1"]})
     names = list(sch.mod["spmv"].arg_names)
     assert "a" not in names and "indptr" not in names
     assert {"a_x", "a_y", "a_z"} < set(names)

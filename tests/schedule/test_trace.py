@@ -155,7 +155,7 @@ FORMATS = {
     "dia": DIA(),
     "dbsr": DBSR(2, 3, min_fill=0.25),
     "sr_bcrs": SRBCRS(2, 2),
-    "bucket": Bucket(3, 1, 2),
+    "bucket": Bucket(3, 2),
     "long_bucket": LongBucket(2),
     "csf": CSF(2, order=(1, 0), compressed_root=True),
     "hyb": Hyb(2, buckets=[1, 4]),

@@ -4,7 +4,7 @@ from .bsr import BSR
 from .bucket import Bucket, EmptyRows, LongBucket
 from .cache import choose_column_parts
 from .check import check_format
-from .column_parts import ColumnParts, ColumnRange
+from .column_parts import ColumnParts
 from .composition import Composition, PackedComposition
 from .coo import COO
 from .csc import CSC
@@ -37,7 +37,6 @@ __all__ = [
     "SRBCRS",
     "Bucket",
     "ColumnParts",
-    "ColumnRange",
     "Composition",
     "EmptyRows",
     "Entries",

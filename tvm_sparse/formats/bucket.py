@@ -1,7 +1,7 @@
 """Buckets: the rows of a matrix that have about the same number of entries, padded to one width.
 
-The parts of :class:`Hyb` and :class:`RelationalHyb`. A bucket looks at one range of columns, and for
-tensors of three dimensions at one relation.
+The parts of :class:`Hyb` and :class:`RelationalHyb`. With ranges of columns a row counts once in each
+range; for tensors of three dimensions a bucket looks at one relation.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from ..ir import Axis
 from .entries import Entries, RowEntries, places_in
 from .format import Format, Storage, check_fits, check_positive
 from .layout import Layout, LayoutBuilder
-from .orders import Order, check_order, order_rows
+from .orders import Order, check_order
+from .row_visits import RowVisits, find_rows, rows_of_ranges, visit_rows
 
-__all__ = ["Bucket", "EmptyRows", "LongBucket", "find_rows", "rows_without_entries"]
+__all__ = ["Bucket", "EmptyRows", "LongBucket", "rows_without_entries"]
 
 
 class Bucket(Format):
@@ -29,18 +30,22 @@ class Bucket(Format):
     each row: entries first, sorted, then padding with the number of columns as index and zero as
     value. Values and column indices have the shape ``(rows, 1, width)``.
 
+    With several ranges of columns, ``T`` is dense over these, and ``I`` sparse over the rows of each
+    that fit: row numbers are distinct within a range. Values and column indices have the shape
+    ``(rows, width)``.
+
     Parameters
     ----------
     width : int
         Slots of a row.
-    column_part, column_parts : int
-        The bucket takes entries of this one of so many equal ranges of columns.
+    column_parts : int
+        Number of equal ranges of columns. The entries of a row in one range count as a row of their own.
     relation : int, optional
         For tensors (relation, row, column): the bucket takes entries of this relation, a constant of
-        its kernel.
+        its kernel. There is one range of columns.
     order : str, sequence of int, callable or None
         Order in which the rows are stored and visited, as for :class:`RowList`; computed from the
-        entries of the bucket alone. None: as they come.
+        entries of the bucket in each range alone. None: as they come.
 
     Notes
     -----
@@ -58,22 +63,22 @@ class Bucket(Format):
     def __init__(
         self,
         width: int,
-        column_part: int = 0,
         column_parts: int = 1,
         relation: int | None = None,
         order: Order = None,
     ) -> None:
         check_positive(width=width, column_parts=column_parts)
-        if not 0 <= column_part < column_parts:
+        if relation is not None and column_parts > 1:
             raise ValueError(
-                f"column_part: expected one of 0..{column_parts - 1}, found {column_part}"
+                f"column_parts: expected 1 for the bucket of a relation, found {column_parts}"
             )
-        self.width, self.column_part, self.column_parts = width, column_part, column_parts
+        self.width, self.column_parts = width, column_parts
         self.relation = relation if relation is None else int(relation)
         self.order = check_order(order)
         self.rank = 2 if relation is None else 3
-        where = f"c{column_part}" if relation is None else f"r{relation}"
-        self.name = f"{where}_w{width}"
+        where = f"c{column_parts}_" if column_parts > 1 else ""
+        where = where if relation is None else f"r{relation}_"
+        self.name = f"{where}w{width}"
 
     def layout(self, prefix: str, shape: Sequence[Expr], index_dtype: str = "int32") -> Layout:
         rows, columns = shape[-2:]
@@ -84,6 +89,8 @@ class Bucket(Format):
 
     def _rows(self, build: LayoutBuilder, rows: Expr) -> Axis:
         """Declare stored rows and their numbers."""
+        if self.column_parts > 1:
+            return rows_of_ranges(build, self.column_parts, rows)
         stored = build.dense("R", build.size("rows"), dims=[self.rank - 2])
         return build.padded("I", stored, rows, 1, dims=[self.rank - 2], indices="row_indices")
 
@@ -94,12 +101,10 @@ class Bucket(Format):
 
     def takes(self, entries: Entries) -> np.ndarray:
         pointers = find_rows(entries, self.column_parts)
-        starts, lengths = pointers[:-1], np.diff(pointers)
-        first = entries.take(starts)
-        begin, end = column_range(entries.shape[-1], self.column_part, self.column_parts)
-        taken = (first.columns >= begin) & (first.columns < end) & self._holds(lengths)
+        lengths = np.diff(pointers)
+        taken = self._holds(lengths)
         if self.relation is not None:
-            taken &= first.coordinates[0] == self.relation
+            taken &= entries.coordinates[0][pointers[:-1]] == self.relation
         return np.repeat(taken, lengths)
 
     def _holds(self, lengths: np.ndarray) -> np.ndarray:
@@ -108,23 +113,22 @@ class Bucket(Format):
 
     def store(self, entries: Entries, index_dtype: np.dtype) -> Storage:
         self._check_entries(entries)
-        pointers = find_rows(entries)
-        lengths = np.diff(pointers)
-        longest = int(lengths.max(initial=0))
+        rows = self._find_rows(entries)
+        longest = int(rows.lengths.max(initial=0))
         if longest > self.width:
             raise ValueError(
                 f"{self.name}: expected rows of at most {self.width} entries (width), found {longest}"
             )
-        count = lengths.size
-        visits = order_rows(self.order, entries, pointers)
-        places = places_in(visits)
-        return self._store(entries, pointers, visits, places, (count, 1), {}, index_dtype)
+        shape = (rows.visits.size,) if self.column_parts > 1 else (rows.visits.size, 1)
+        return self._store(entries, rows, places_in(rows.visits), shape, {}, index_dtype)
+
+    def _find_rows(self, entries: Entries) -> RowVisits:
+        return visit_rows(entries, self.column_parts, self.order)
 
     def _store(
         self,
         entries: Entries,
-        pointers: np.ndarray,
-        visits: np.ndarray,
+        rows: RowVisits,
         places: np.ndarray,
         shape: tuple[int, ...],
         structure: dict[str, np.ndarray],
@@ -132,33 +136,32 @@ class Bucket(Format):
     ) -> Storage:
         """Fill slots of the bucket's width.
 
-        ``pointers`` say where the entries of each row begin, ``visits`` in which order rows are
-        stored, ``places`` in which padded slot of ``width`` each begins, ``shape`` how many of these
+        ``places`` say in which padded slot of ``width`` each row begins, ``shape`` how many of these
         there are.
         """
         check_fits(self.name, int(np.prod(shape)) * self.width, index_dtype)
-        lengths = np.diff(pointers)
         slots = np.arange(entries.count, dtype=index_dtype)
-        slots += np.repeat((places * self.width - pointers[:-1]).astype(index_dtype), lengths)
+        begins = (places * self.width - rows.pointers[:-1]).astype(index_dtype)
+        slots += np.repeat(begins, rows.lengths)
         values = np.zeros((*shape, self.width), entries.values.dtype)
         indices = np.full(values.shape, entries.shape[-1], index_dtype)
         values.reshape(-1)[slots] = entries.values
         indices.reshape(-1)[slots] = entries.columns
-        rows = entries.coordinates[-2][pointers[:-1]][visits].astype(index_dtype)
-        arrays = {"row_indices": rows.reshape(-1, 1), **structure, "indices": indices}
-        return Storage(values, arrays, {"rows": lengths.size}, slots)
+        numbers = entries.coordinates[-2][rows.pointers[:-1]][rows.visits].astype(index_dtype)
+        if self.column_parts > 1:
+            arrays = {"part_indptr": rows.part_indptr.astype(index_dtype), "row_indices": numbers}
+        else:
+            arrays = {"row_indices": numbers.reshape(-1, 1)}
+        arrays |= {**structure, "indices": indices}
+        return Storage(values, arrays, {"rows": rows.visits.size}, slots)
 
     def _check_entries(self, entries: Entries) -> None:
-        """Refuse entries of other columns, and of other relations, whose number the kernel assumes."""
-        begin, end = column_range(entries.shape[-1], self.column_part, self.column_parts)
-        columns = entries.columns
-        if entries.count and not (columns.min() >= begin and columns.max() < end):
-            raise ValueError(f"{self.name}: expected columns {begin}..{end - 1}, found others")
+        """Refuse entries of other relations, whose number the kernel assumes."""
         if self.relation is not None and (entries.coordinates[0] != self.relation).any():
             raise ValueError(f"{self.name}: expected relation {self.relation}, found others")
 
     def coordinates(self, storage: Storage, slots: np.ndarray) -> tuple[np.ndarray, ...]:
-        rows = storage.arrays["row_indices"][self._stored_rows(storage, slots), 0]
+        rows = storage.arrays["row_indices"].reshape(-1)[self._stored_rows(storage, slots)]
         columns = storage.arrays["indices"].reshape(-1)[slots]
         if self.relation is None:
             return rows, columns
@@ -198,15 +201,12 @@ class LongBucket(Bucket):
 
     def store(self, entries: Entries, index_dtype: np.dtype) -> Storage:
         self._check_entries(entries)
-        pointers = find_rows(entries)
-        visits = order_rows(self.order, entries, pointers)
-        indptr = np.zeros(pointers.size, index_dtype)
-        np.cumsum(-(-np.diff(pointers)[visits] // self.width), out=indptr[1:])
+        rows = self._find_rows(entries)
+        indptr = np.zeros(rows.pointers.size, index_dtype)
+        np.cumsum(-(-rows.lengths[rows.visits] // self.width), out=indptr[1:])
         pieces = int(indptr[-1])
-        places = indptr[:-1][places_in(visits)]
-        storage = self._store(
-            entries, pointers, visits, places, (pieces,), {"indptr": indptr}, index_dtype
-        )
+        places = indptr[:-1][places_in(rows.visits)]
+        storage = self._store(entries, rows, places, (pieces,), {"indptr": indptr}, index_dtype)
         storage.sizes["pieces"] = pieces
         return storage
 
@@ -219,16 +219,11 @@ class EmptyRows(Bucket):
     """Rows without entries, of width 0: a kernel over hyb initialises them by it.
 
     It has the axes of :class:`Bucket`. :class:`Hyb` makes its rows; it takes no entries.
-
-    Parameters
-    ----------
-    column_parts : int
-        The rows are those without entries in the first of so many equal ranges of columns.
     """
 
-    def __init__(self, column_parts: int = 1) -> None:
-        super().__init__(1, 0, column_parts)
-        self.width, self.name = 0, "c0_w0"
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.width, self.name = 0, "w0"
 
     def takes(self, entries: Entries) -> np.ndarray:
         return np.zeros(entries.count, bool)
@@ -245,42 +240,10 @@ class EmptyRows(Bucket):
         return Storage(np.zeros(shape, dtype), arrays, {"rows": rows.size}, np.zeros(0, np.int64))
 
 
-def rows_without_entries(entries: Entries, column_parts: int = 1) -> np.ndarray:
-    """Return the rows of a matrix that have no entry in the first range of columns."""
-    if column_parts == 1 and isinstance(entries, RowEntries):
+def rows_without_entries(entries: Entries) -> np.ndarray:
+    """Return the rows of a matrix that have no entry."""
+    if isinstance(entries, RowEntries):
         return np.flatnonzero(np.diff(entries.row_pointers) == 0)
-    _, end = column_range(entries.shape[-1], 0, column_parts)
     found = np.zeros(entries.shape[-2], bool)
-    found[entries.coordinates[-2][entries.columns < end]] = True
+    found[entries.coordinates[-2]] = True
     return np.flatnonzero(~found)
-
-
-def find_rows(entries: Entries, column_parts: int = 1) -> np.ndarray:
-    """Return where the entries of each row begin, and the last end; entries are sorted.
-
-    Rows are those that have entries: stretches of equal coordinates, all but the last. Of each, every
-    one of ``column_parts`` equal ranges of columns counts as a row of its own.
-    """
-    if column_parts == 1 and isinstance(entries, RowEntries):
-        pointers = entries.row_pointers
-        return np.append(pointers[:-1][pointers[1:] > pointers[:-1]], entries.count)
-    begins = np.zeros(entries.count + 1, bool)
-    begins[0] = begins[-1] = True
-    inner = begins[1:-1]
-    for found in entries.coordinates[:-1]:
-        inner |= found[1:] != found[:-1]
-    if column_parts > 1:
-        part = entries.columns // columns_per_part(entries.shape[-1], column_parts)
-        inner |= part[1:] != part[:-1]
-    return np.flatnonzero(begins)
-
-
-def columns_per_part(columns: int, column_parts: int) -> int:
-    """Return how many columns each of so many equal ranges has, the last ones perhaps fewer."""
-    return max(1, -(-columns // column_parts))
-
-
-def column_range(columns: int, column_part: int, column_parts: int) -> tuple[int, int]:
-    """Return the first column of a range, and the one after its last."""
-    size = columns_per_part(columns, column_parts)
-    return min(columns, column_part * size), min(columns, (column_part + 1) * size)

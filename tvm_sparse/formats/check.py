@@ -56,8 +56,8 @@ def check_format(format: Format, tensor: Any, index_dtype: str = "int32") -> Pac
     ValueError
         If the layout declares other parameters than :meth:`Format.store` makes, a slot belongs to
         another place by the layout than by :meth:`Format.coordinates`, padding lies at a place of the
-        tensor and nothing marks it, or :attr:`Format.covers` names dimensions that the axes do not
-        visit once each.
+        tensor and nothing marks it, or :attr:`Format.covers` or :attr:`Format.covers_at_start` names
+        dimensions that the axes do not visit once each.
 
     Examples
     --------
@@ -124,25 +124,40 @@ def _check_places(layout: Layout, packed: Packed, known: Known) -> None:
 
 
 def _check_covers(layout: Layout, packed: Packed, known: Known) -> None:
-    """The axes of the dimensions in ``covers`` visit every coordinate once."""
-    covers = list(packed.format.covers)
-    if not covers:
-        return
+    """The axes of the dimensions in ``covers`` visit every coordinate once, or do so at the start."""
+    for attribute in ("covers", "covers_at_start"):
+        covers = tuple(getattr(packed.format, attribute))
+        if covers:
+            first = layout.axes[0].axis if attribute == "covers_at_start" else None
+            _check_visits(layout, packed, known, attribute, covers, first)
+
+
+def _check_visits(
+    layout: Layout,
+    packed: Packed,
+    known: Known,
+    attribute: str,
+    covers: tuple[int, ...],
+    first: Axis | None,
+) -> None:
+    """Each coordinate of some dimensions is visited once, under the first entry of ``first`` if given."""
     needed: set[Axis] = set()
     for stored in layout.axes:
-        if set(stored.dims) & set(covers):
+        if stored.axis != first and set(stored.dims) & set(covers):
             needed |= {stored.axis, *ancestors(stored.axis)}
     axes = [stored.axis for stored in layout.axes if stored.axis in needed]
     places, inside = _places(layout, axes, packed, known, covers)
+    if first is not None:
+        inside &= _walk(axes, known)[0][first] == 0
     shape = [packed.shape[dim] for dim in covers]
     visited = np.ravel_multi_index([found[inside] for found in places], shape)
     times = np.bincount(visited, minlength=int(np.prod(shape)))
     if (times != 1).any():
-        first = int(np.flatnonzero(times != 1)[0])
-        where = tuple(int(found) for found in np.unravel_index(first, shape))
+        where = int(np.flatnonzero(times != 1)[0])
+        place = tuple(int(found) for found in np.unravel_index(where, shape))
         raise ValueError(
-            f"{packed.format.name}: covers names dimensions {tuple(covers)}; the axes visit {where} of "
-            f"them {times[first]} times, not once"
+            f"{packed.format.name}: {attribute} names dimensions {covers}; the axes visit {place} of "
+            f"them {times[where]} times, not once"
         )
 
 

@@ -68,6 +68,9 @@ class Format(ABC):
     covers : tuple of int
         Dimensions of which the axes visit every coordinate once, whether it holds entries or not. A
         result over these is initialised by the part itself.
+    covers_at_start : tuple of int
+        As `covers`, but under the first entry of the first axis, a dense one; under later entries the
+        axes may visit some of the coordinates again, to add to the result.
     combines : bool
         Whether rows repeat, a few times: each stored row then computes its contribution at a place of
         its own, and they are added to the result one after another.
@@ -78,6 +81,7 @@ class Format(ABC):
     keeps_duplicates: bool = False
     marks_padding: bool = False
     covers: tuple[int, ...] = ()
+    covers_at_start: tuple[int, ...] = ()
     combines: bool = False
 
     @abstractmethod

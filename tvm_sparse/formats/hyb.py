@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
 
-from .bucket import (
-    Bucket,
-    EmptyRows,
-    LongBucket,
-    columns_per_part,
-    find_rows,
-    rows_without_entries,
-)
+from .bucket import Bucket, EmptyRows, LongBucket, rows_without_entries
 from .composition import Composition, PackedComposition
 from .entries import Entries
 from .format import Format, Packed, as_size, check_positive
 from .orders import Order, check_order, order_name
+from .row_visits import find_rows
 
 __all__ = ["BucketComposition", "Hyb", "choose_widths"]
 
@@ -30,15 +24,15 @@ class BucketComposition(Composition):
     ----------
     rank : int
         Number of dimensions of the tensors.
-    buckets : sequence of Bucket or None
-        The parts; None while widths are open.
+    buckets : dict of str to Bucket or None
+        The parts by name; None while widths are open.
     """
 
-    def __init__(self, rank: int, buckets: Sequence[Bucket] | None) -> None:
+    def __init__(self, rank: int, buckets: Mapping[str, Bucket] | None) -> None:
         if buckets is None:
             self._parts, self.rank = {}, rank
         else:
-            super().__init__({bucket.name: bucket for bucket in buckets})
+            super().__init__(buckets)
 
     @property
     def parts(self) -> dict[str, Format]:
@@ -62,9 +56,9 @@ class Hyb(BucketComposition):
 
     Columns are cut into equal ranges. In each, a row goes by its number of entries there: into the
     narrowest bucket that is at least as wide, nowhere if it has none, and into the widest one, cut
-    into pieces, if it is longer than that. Part ``c0_w4`` is the bucket of width 4 of the first range;
-    see :class:`Bucket`, and :class:`LongBucket` for the widest. Part ``c0_w0`` lists the rows without
-    entries in the first range (:class:`EmptyRows`), so that its parts together visit every row.
+    into pieces, if it is longer than that. Part ``w4`` is the bucket of width 4, range by range; see
+    :class:`Bucket`, and :class:`LongBucket` for the widest. With one range, part ``w0`` lists the rows
+    without entries (:class:`EmptyRows`), so that the parts together visit every row once.
 
     One description serves every matrix: buckets and ranges may be empty.
 
@@ -89,12 +83,10 @@ class Hyb(BucketComposition):
     >>> from tvm_sparse.formats import Hyb
     >>> packed = Hyb(buckets=[1, 2]).pack(sp.coo_matrix([[0, 5.0, 0], [1.0, 2, 3], [0, 0, 0]]))
     >>> {name: part.values.tolist() for name, part in packed.parts.items()}
-    {'c0_w0': [[[]]], 'c0_w1': [[[5.0]]], 'c0_w2': [[1.0, 2.0], [3.0, 0.0]]}
+    {'w0': [[[]]], 'w1': [[[5.0]]], 'w2': [[1.0, 2.0], [3.0, 0.0]]}
     >>> packed.padding
     0.2
     """
-
-    covers = (0,)
 
     def __init__(
         self,
@@ -109,42 +101,37 @@ class Hyb(BucketComposition):
         if self.buckets is None:
             super().__init__(2, None)
             return
-        ranges = [
-            make_buckets(self.buckets, column_part, column_parts, order=self.order)
-            for column_part in range(column_parts)
-        ]
-        ranges[0].insert(0, EmptyRows(column_parts))
-        self.covering_parts = tuple(bucket.name for bucket in ranges[0])
-        super().__init__(2, [bucket for own in ranges for bucket in own])
+        buckets = make_buckets(self.buckets, column_parts, order=self.order)
+        if column_parts == 1:
+            buckets.insert(0, EmptyRows())
+            self.covers = (0,)
+            self.covering_parts = tuple(bucket.name for bucket in buckets)
+        super().__init__(2, {bucket.name.rpartition("_")[2]: bucket for bucket in buckets})
 
     @property
     def disjoint_rows(self) -> dict[str, str]:
-        """The range of columns of each bucket: a row is in one bucket of it."""
-        return {name: f"c{part.column_part}" for name, part in self.parts.items()}
+        """All buckets: a row, or its entries in one range, is in one of them."""
+        return dict.fromkeys(self.parts, "buckets")
 
     def _choose(self, entries: Entries) -> Hyb:
         lengths = np.diff(find_rows(entries, self.column_parts))
         return Hyb(self.column_parts, choose_widths(lengths), self.order)
 
     def assign(self, entries: Entries) -> np.ndarray:
-        pointers = find_rows(entries, self.column_parts)
-        lengths = np.diff(pointers)
-        numbers = bucket_of_length(lengths, self.buckets)
-        if self.column_parts > 1:
-            size = columns_per_part(entries.shape[1], self.column_parts)
-            numbers += entries.columns[pointers[:-1]] // size * len(self.buckets)
-        numbers += 1  # after the rows without entries
+        lengths = np.diff(find_rows(entries, self.column_parts))
+        numbers = bucket_of_length(lengths, self.buckets) + len(self.parts) - len(self.buckets)
         return np.repeat(numbers.astype(np.min_scalar_type(len(self.parts))), lengths)
 
     def _pack(
         self, entries: Entries, places: np.ndarray | None, dtype: np.dtype
     ) -> PackedComposition:
         packed = super()._pack(entries, places, dtype)
-        name = self.covering_parts[0]
-        empty = self.parts[name]
-        rows = rows_without_entries(entries, self.column_parts)
-        storage = empty.store_rows(rows, entries.shape[1], entries.values.dtype, dtype)
-        packed.parts[name] = Packed(empty, entries.shape, storage)
+        if self.covering_parts:
+            name = self.covering_parts[0]
+            rows = rows_without_entries(entries)
+            empty = self.parts[name]
+            storage = empty.store_rows(rows, entries.shape[1], entries.values.dtype, dtype)
+            packed.parts[name] = Packed(empty, entries.shape, storage)
         return packed
 
     def __repr__(self) -> str:
@@ -154,17 +141,13 @@ class Hyb(BucketComposition):
 
 def make_buckets(
     widths: Sequence[int],
-    column_part: int = 0,
     column_parts: int = 1,
     relation: int | None = None,
     order: Order = None,
 ) -> list[Bucket]:
     """Return one bucket for each width; the widest one takes rows of any length."""
     kinds = [*[Bucket] * (len(widths) - 1), LongBucket]
-    return [
-        kind(width, column_part, column_parts, relation, order)
-        for kind, width in zip(kinds, widths)
-    ]
+    return [kind(width, column_parts, relation, order) for kind, width in zip(kinds, widths)]
 
 
 def bucket_of_length(lengths: np.ndarray, widths: Sequence[int]) -> np.ndarray:

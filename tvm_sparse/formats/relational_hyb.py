@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .bucket import find_rows
 from .entries import Entries
 from .format import check_positive
 from .hyb import BucketComposition, bucket_of_length, check_widths, choose_widths, make_buckets
+from .row_visits import find_rows
 
 __all__ = ["RelationalHyb"]
 
@@ -58,11 +58,11 @@ class RelationalHyb(BucketComposition):
         super().__init__(
             3,
             self.buckets
-            and [
-                bucket
+            and {
+                bucket.name: bucket
                 for relation, widths in enumerate(self.buckets)
                 for bucket in make_buckets(widths, relation=relation)
-            ],
+            },
         )
 
     def _choose(self, entries: Entries) -> RelationalHyb:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .bucket import find_rows
 from .dcsr import DCSR
 from .entries import Entries, places_in
 from .format import Storage
-from .orders import Order, check_order, order_rows
+from .orders import Order, check_order
+from .row_visits import visit_rows
 
 __all__ = ["RowList"]
 
@@ -43,21 +43,17 @@ class RowList(DCSR):
     """
 
     covers = (0,)
-    #: Whether rows without entries are listed.
-    lists_all = True
 
     def __init__(self, order: Order = "rcm") -> None:
         self.order = check_order(order)
         self.name = f"rows_{order}" if isinstance(order, str) else "rows"
 
     def store(self, entries: Entries, index_dtype: np.dtype) -> Storage:
-        pointers = find_rows(entries)
-        visits = order_rows(self.order, entries, pointers)
-        lengths = np.diff(pointers)[visits]
+        found = visit_rows(entries, 1, self.order)
+        pointers, visits = found.pointers, found.visits
+        lengths = found.lengths[visits]
         filled = entries.coordinates[0][pointers[visits]] if entries.count else visits
-        rows = filled
-        if self.lists_all:
-            rows = np.concatenate([filled, np.setdiff1d(np.arange(entries.shape[0]), filled)])
+        rows = np.concatenate([filled, np.setdiff1d(np.arange(entries.shape[0]), filled)])
         indptr = np.full(rows.size + 1, entries.count, index_dtype)
         indptr[0] = 0
         np.cumsum(lengths, out=indptr[1 : lengths.size + 1])

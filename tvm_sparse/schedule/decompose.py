@@ -83,8 +83,8 @@ def decompose_operands(
     iteration = find_iteration(func, iteration_name)
     first: tuple[str, ...] = ()
     if reduced and iteration.init is not None and inits_all(func, iteration):
-        groups = {**(covering or {}), **{(p.name,): p.format.covers for p in parts}}
-        first = _covering_parts(iteration, places, groups)
+        groups = {(p.name,): p.format.covers or p.format.covers_at_start for p in parts}
+        first = _covering_parts(iteration, places, {**(covering or {}), **groups})
         parts = sorted(parts, key=lambda part: part.name not in first)
     new: list[SparseIteration] = []
     temporaries: list[SparseBuffer] = []

@@ -14,7 +14,7 @@ from ..ir import Axis, SparseBuffer, SparseFunc, SparseIteration
 from ..ir.accumulation import accumulation_of
 from ..ir.buffer import ancestors, declare_buffer
 from ..ir.verify import unseparated_axes
-from ..transform.fill_outputs import COVER_MARK
+from ..transform.fill_outputs import COVER_MARK, START_MARK
 from .dependences import check_accumulates, stored_buffers
 from .iterations import with_fields
 from .padding import check_padding, holds_entry, marking_operand
@@ -126,6 +126,8 @@ def _part_iteration(
     annotations = dict(iteration.annotations)
     if init is not None and is_reduced:
         annotations[COVER_MARK] = True
+        if part.format.covers_at_start:
+            annotations[START_MARK] = stored_vars[0].name
     body = rewrite(iteration.body)
     if marking is not None:
         body = tirx.IfThenElse(holds_entry(part.buffers[marking], stored_vars), body, None)

@@ -5,7 +5,7 @@ from .fit_stack import FitStack
 from .full_blocks import SkipPaddingTests
 from .hoist_index_loads import HoistIndexLoads
 from .hold_tile import HoldTile
-from .horizontal_fusion import FuseRowLoops
+from .horizontal_fusion import FuseRowLoops, MergeOuterLoops
 from .keep_rolled import KeepRolled
 from .kernel_fusion import FuseKernels
 from .lower_sparse_buffer import LowerSparseBuffer
@@ -29,6 +29,7 @@ __all__ = [
     "KeepRolled",
     "LowerSparseBuffer",
     "LowerSparseIteration",
+    "MergeOuterLoops",
     "PeelVectorTail",
     "SkipPaddingTests",
     "tvm_sparse_pipeline",

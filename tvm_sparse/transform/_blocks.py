@@ -19,7 +19,7 @@ from tvm.tirx import IterVar
 
 from ..ir import Axis
 from ._access import Iterator, Prologue, variables_of
-from .fill_outputs import COVER_MARK, FILL_MARK
+from .fill_outputs import COVER_MARK, FILL_MARK, START_MARK
 
 __all__ = [
     "REDUCE",
@@ -58,6 +58,7 @@ def assemble_blocks(
     annotations: Mapping[str, Any],
     block_name: Callable[[int], str],
     shares_result: bool = False,
+    start: Loop | None = None,
 ) -> tirx.Stmt:
     """Put loops and nested blocks together, from the inside out.
 
@@ -74,10 +75,15 @@ def assemble_blocks(
     shares_result : bool
         Whether other iterations write the result too. The reduction then stands in a block of its
         own, where a schedule finds one writer; so it does under a condition on the outer loops.
+    start : Loop, optional
+        A reduction loop whose first step alone initialises; later ones start from what is there.
     """
     own_block = shares_result or _has_outer_condition(body, loops)
     segments = segment_loops(loops, own_block)
-    first_reduction = next((loop for loop in loops if loop.kind == REDUCE), None)
+    reductions = [loop for loop in loops if loop.kind == REDUCE and loop is not start]
+    first_reduction = reductions[0] if reductions else None
+    if init is not None and start is not None:
+        init = _only_at_start(init, start)
     predicate = None
     if own_block and len(segments) > 1:
         body, init, predicate = _take_conditions(body, init, segments)
@@ -100,6 +106,18 @@ def assemble_blocks(
             predicate if number == 0 else None,
         )
     return content
+
+
+def _only_at_start(init: tirx.Stmt, start: Loop) -> tirx.Stmt:
+    """In all but the first step of a loop, let an init store what the result holds."""
+    first = tirx.EQ(start.block_var, tirx.const(0, str(start.block_var.ty.dtype)))
+
+    def store(node: tirx.BufferStore, _mutator) -> tirx.Stmt:
+        before = tirx.BufferLoad(node.buffer, node.indices)
+        value = tirx.if_then_else(first, node.value, before)
+        return tirx.BufferStore(node.buffer, value, node.indices)
+
+    return tvm_ffi.structural_mutate(init, [(tirx.BufferStore, store)])
 
 
 def _has_outer_condition(body: tirx.Stmt, loops: list[Loop]) -> bool:
@@ -151,13 +169,16 @@ def _outer_conditions(body: tirx.Stmt, segments: list[list[Loop]]) -> list[Expr]
 
 
 def segment_loops(loops: list[Loop], own_reduction: bool = False) -> list[list[Loop]]:
-    """Cut the loops where a nested block must begin: at loaded extents and after searches."""
-    first_reduction = next((loop for loop in loops if loop.kind == REDUCE), None)
+    """Cut the loops where a nested block must begin: at loaded extents and after searches.
+
+    With `own_reduction` one begins at a reduction inside of spatial loops too.
+    """
     segments: list[list[Loop]] = []
     bound: set[Var] = set()
     for k, loop in enumerate(loops):
         depends = bound & variables_of(loop.extent)
-        cut = own_reduction and k > 0 and loop is first_reduction
+        outside = segments and all(before.kind == SPATIAL for before in segments[-1])
+        cut = own_reduction and outside and loop.kind == REDUCE
         if not segments or cut or depends or loops[k - 1].prologue.statements:
             segments.append([])
             bound = set()
@@ -280,7 +301,7 @@ def realize(
     kept = {
         key: value
         for key, value in (annotations or {}).items()
-        if key not in (FILL_MARK, COVER_MARK)
+        if key not in (FILL_MARK, COVER_MARK, START_MARK)
     }
     kept["tirx.script_parsing_detect_access"] = tirx.IntImm("int64", 3)
     block = SBlock(iter_vars, [], [], name, body, init, list(buffers), [], kept)

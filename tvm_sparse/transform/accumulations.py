@@ -44,8 +44,12 @@ def give_init(body: tirx.Stmt) -> tuple[tirx.Stmt, dict[Var, Var]]:
     aliases: dict[Var, Var] = {}
 
     def block(node: SBlock, mutator) -> SBlock:
-        stores = None if node.init is not None else _accumulations(node)
-        if not stores:
+        if node.init is not None:
+            init = _through_aliases(node.init, aliases)
+        else:
+            stores = _accumulations(node)
+            init = _init(stores, _reduced(node), aliases) if stores else None
+        if init is None or init is node.init:
             return mutator.default_mutate(node)
         return SBlock(
             node.iter_vars,
@@ -53,7 +57,7 @@ def give_init(body: tirx.Stmt) -> tuple[tirx.Stmt, dict[Var, Var]]:
             node.writes,
             node.name_hint,
             node.body,
-            _init(stores, _reduced(node), aliases),
+            init,
             node.alloc_buffers,
             node.match_buffers,
             node.annotations,
@@ -95,6 +99,24 @@ def is_without_effect(init: tirx.Stmt, aliases: dict[Var, Var]) -> bool:
         and all(map(tvm_ffi.structural_equal, store.value.indices, store.indices))
         for store in stores
     )
+
+
+def _through_aliases(init: tirx.Stmt, aliases: dict[Var, Var]) -> tirx.Stmt:
+    """Let an init that starts from what its result holds read that by another name."""
+    stored: list[Var] = []
+    tvm_ffi.structural_walk(init, [(tirx.BufferStore, lambda store: stored.append(store.buffer))])
+    names: dict[Var, Var] = {}
+
+    def load(node: TensorLoad, mutator) -> Expr:
+        indices = [mutator.mutate(index) for index in node.indices]
+        if node.source not in stored:
+            return tirx.BufferLoad(node.source, indices)
+        name = names.setdefault(node.source, _another_name(node.source))
+        return tirx.BufferLoad(name, indices)
+
+    changed = tvm_ffi.structural_mutate(init, [(TensorLoad, load)])
+    aliases.update({name: buffer for buffer, name in names.items()})
+    return changed if names else init
 
 
 def _accumulations(block: SBlock) -> list[_Guarded] | None:

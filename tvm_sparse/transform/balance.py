@@ -17,6 +17,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from ._access import variables_of
 from .versions import VERSIONS
 
 BALANCE = "tvm_sparse.balance"
@@ -133,23 +134,26 @@ def shares_of(loop: tirx.For, grain: Grain) -> Shares | None:
     """Cut an annotated loop; None where its row pointers are not found or it is not parallel."""
     indptr_name = str(loop.annotations[BALANCE])
     annotations = _without_marks(loop)
-    indptr = _find_indptr(loop, indptr_name) if indptr_name else None
-    if (indptr is None and indptr_name) or loop.kind != tirx.ForKind.PARALLEL:
+    found = _find_indptr(loop, indptr_name) if indptr_name else None
+    if (found is None and indptr_name) or loop.kind != tirx.ForKind.PARALLEL:
         return None
-    rows = _int64(loop.extent)
+    bindings: list[tirx.Stmt] = []
+    rows = _bound("balance_rows", _int64(loop.extent), bindings)
     total = tirx.Var("balance_total", "int64")
     work = tirx.Var("balance_work", "int64")
     tasks = tirx.Var("balance_tasks", "int64")
-    search = _RowSearch(indptr, loop.min, rows, total, tasks)
+    indptr, base = found or (None, loop.min)
+    start = _bound("balance_start", base, bindings)
+    search = _RowSearch(indptr, start, rows, total, tasks)
     row_type = str(loop.loop_var.ty.dtype)
 
     def chunk(task: tvm.ir.Expr) -> tirx.Stmt:
         first, last = search.row(task), search.row(task + 1)
-        start = first.result.astype(row_type)
+        begin = first.result.astype(row_type)
         rows_of_task = _loop(
             loop.loop_var,
-            loop.min + start,
-            last.result.astype(row_type) - start,
+            loop.min + begin,
+            last.result.astype(row_type) - begin,
             tirx.ForKind.SERIAL,
             loop.body,
             annotations,
@@ -157,7 +161,7 @@ def shares_of(loop: tirx.For, grain: Grain) -> Shares | None:
         searches = [*first.statements, *last.statements]
         return tirx.SeqStmt([*searches, rows_of_task]) if searches else rows_of_task
 
-    bindings = [
+    bindings += [
         tirx.Bind(total, search.key(rows)),
         tirx.Bind(work, total * (_steps_of_an_entry(loop) + grain.overhead)),
         tirx.Bind(tasks, _number_of_tasks(work, grain)),
@@ -194,18 +198,40 @@ def _loop(var, start, extent, kind, body, annotations) -> tirx.For:
     return tirx.For(var, start, extent, kind, body, annotations=annotations)
 
 
-def _find_indptr(loop: tirx.For, name: str) -> tirx.Buffer | None:
-    """The integer array named ``name`` that the body reads at the loop variable."""
-    found = []
+def _bound(name: str, value: tvm.ir.Expr, bindings: list[tirx.Stmt]) -> tvm.ir.Expr:
+    """Read memory once: return a variable bound to a value that loads, other values as they are."""
+    loads: list[tvm.ir.TensorLoad] = []
+    tvm_ffi.structural_walk(value, (tvm.ir.TensorLoad, loads.append))
+    if not loads:
+        return value
+    var = tirx.Var(name, str(value.ty.dtype))
+    bindings.append(tirx.Bind(var, value))
+    return var
+
+
+def _find_indptr(loop: tirx.For, name: str) -> tuple[tirx.Buffer, tvm.ir.Expr] | None:
+    """The integer array ``name`` that the body reads for each row, and its index for the first row."""
+    found: list[tuple[tirx.Buffer, tvm.ir.Expr]] = []
 
     def visit(load: tvm.ir.TensorLoad) -> None:
         base, _, suffix = load.source.name.rpartition("_")
         named = load.source.name == name or (base == name and suffix.isdigit())
         if named and len(load.indices) == 1:
-            found.append(load.source)
+            found.append((load.source, load.indices[0]))
 
     tvm_ffi.structural_walk(loop.body, (tvm.ir.TensorLoad, visit))
-    return found[0] if found else None
+    if not found:
+        return None
+    analyzer = tvm.sym.Analyzer()
+    best = None
+    for indptr, index in found:
+        row = loop.loop_var.astype(str(index.ty.dtype))
+        first = analyzer.simplify(index - row + loop.min.astype(str(index.ty.dtype)))
+        if loop.loop_var in variables_of(first):
+            continue
+        if best is None or analyzer.can_prove(first < best[1]):
+            best = indptr, first
+    return best
 
 
 def _number_of_tasks(work, grain: Grain):

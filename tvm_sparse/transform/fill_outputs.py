@@ -16,12 +16,14 @@ from ..ir import Axis, SparseBuffer, SparseFunc, SparseIteration
 from ..ir.axis import DenseFixedAxis
 from ..ir.buffer import ancestors
 
-__all__ = ["COVER_MARK", "FILL_MARK", "buffer_roles", "fill_outputs", "inits_all"]
+__all__ = ["COVER_MARK", "FILL_MARK", "START_MARK", "buffer_roles", "fill_outputs", "inits_all"]
 
 #: Annotation of the iterations that fill; they visit padding slots too.
 FILL_MARK = "tvm_sparse.fill"
 #: Annotation of iterations that, together, initialise all of a result: what was packed for them says so.
 COVER_MARK = "tvm_sparse.covers"
+#: Annotation beside it, with the name of the iterator whose first entry does so; later ones add.
+START_MARK = "tvm_sparse.covers_at_start"
 
 
 @dataclass

@@ -24,7 +24,80 @@ from .balance import (
     tasks_in_parallel,
 )
 
-__all__ = ["FuseRowLoops"]
+__all__ = ["FuseRowLoops", "MergeOuterLoops"]
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_sparse.MergeOuterLoops")
+class MergeOuterLoops:
+    """Merge neighbouring serial loops of one group and of equal extents, before their row loops fuse.
+
+    Parts of an operand that go over ranges of columns, one after another, so work on one range together.
+
+    Before::
+
+        for t in T.serial(4, annotations={"tvm_sparse.together": "buckets"}):
+            first(t)
+        for t in T.serial(4, annotations={"tvm_sparse.together": "buckets"}):
+            second(t)
+
+    and after::
+
+        for t in range(4):
+            first(t)
+            second(t)
+    """
+
+    def transform_module(self, module: tvm.IRModule, _context) -> tvm.IRModule:
+        """Rewrite the functions of ``module``, whose blocks may still stand."""
+        merged = tvm.IRModule(attrs=module.attrs)
+        for var, func in module.functions.items():
+            if isinstance(func, tirx.PrimFunc):
+                func = func.with_body(
+                    tvm_ffi.structural_map(func.body, (tirx.SeqStmt, _merge_outer))
+                )
+            merged[var] = func
+        return merged
+
+
+def _merge_outer(node: tirx.SeqStmt) -> tirx.Stmt:
+    parts: list[tirx.Stmt] = []
+    for stmt in node.seq:
+        last = parts[-1] if parts else None
+        parts[-1:] = [_merged(last, stmt)] if _merge_well(last, stmt) else [*parts[-1:], stmt]
+    return _sequence(parts)
+
+
+def _merge_well(first: tirx.Stmt | None, second: tirx.Stmt) -> bool:
+    loops = (first, second)
+    if not all(isinstance(loop, tirx.For) and TOGETHER in loop.annotations for loop in loops):
+        return False
+    return (
+        all(loop.kind == tirx.ForKind.SERIAL for loop in loops)
+        and str(first.annotations[TOGETHER]) == str(second.annotations[TOGETHER])
+        and first.loop_var.ty.dtype == second.loop_var.ty.dtype
+        and tvm_ffi.structural_equal(first.min, second.min)
+        and tvm_ffi.structural_equal(first.extent, second.extent)
+    )
+
+
+def _merged(first: tirx.For, second: tirx.For) -> tirx.For:
+    own = second.loop_var
+    body = tvm_ffi.structural_map(
+        second.body, (tirx.Var, lambda var: first.loop_var if var.same_as(own) else var)
+    )
+    head = list(first.body.seq) if isinstance(first.body, tirx.SeqStmt) else [first.body]
+    return tirx.For(
+        first.loop_var,
+        first.min,
+        first.extent,
+        first.kind,
+        tirx.SeqStmt([*head, body]),
+        annotations=first.annotations,
+    )
+
+
+def _sequence(parts: Sequence[tirx.Stmt]) -> tirx.Stmt:
+    return parts[0] if len(parts) == 1 else tirx.SeqStmt(list(parts))
 
 
 def FuseRowLoops(grain: Grain = DEFAULT_GRAIN) -> tvm.transform.Pass:
@@ -78,7 +151,7 @@ def FuseRowLoops(grain: Grain = DEFAULT_GRAIN) -> tvm.transform.Pass:
                     fused.append(name)
                     members = [_fuse(members, grain)]
                 parts += members
-            return parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
+            return _sequence(parts)
 
         def alone(loop: tirx.For) -> tirx.Stmt:
             if _group_of(loop) is None:
@@ -106,7 +179,7 @@ def _group_of(stmt: tirx.Stmt) -> str | None:
 def _fuse(loops: Sequence[tirx.For], grain: Grain) -> tirx.Stmt:
     shares = [shares_of(loop, grain_of(loop, grain)) for loop in loops]
     if any(own is None for own in shares):
-        return tirx.SeqStmt(list(loops))
+        return _sequence(loops)
     bindings = [binding for own in shares for binding in own.bindings]
     ends: list[tvm.ir.Expr] = [tirx.IntImm("int64", 0)]
     for own in shares:

@@ -43,7 +43,7 @@ from ._blocks import (
 )
 from ._layout import LAYOUT_ATTR, describe_layout
 from ._regions import complete_regions
-from .fill_outputs import COVER_MARK, FILL_MARK, fill_outputs
+from .fill_outputs import COVER_MARK, FILL_MARK, START_MARK, fill_outputs
 from .promote_accumulators import promote_accumulators
 
 __all__ = ["LowerSparseIteration"]
@@ -293,6 +293,7 @@ class _FunctionLowering:
             node.annotations,
             lambda number: self._unique(f"{node.name}_{number}"),
             shares_result=self._shares_result(node),
+            start=_start_of(node, loops),
         )
         self.iterators = outer
         return lowered
@@ -314,7 +315,7 @@ class _FunctionLowering:
             own = [(m, kinds.pop(0), variables.pop(0)) for m in members]
             loop = self._fused_loop(axis, own) if len(own) > 1 else self._plain_loop(*own[0])
             reduced_under = _descends_from_reduction(node, axis)
-            if not clean and reduced_under:
+            if not clean and reduced_under and not _opens_block(axis):
                 loop.kind = REDUCE
             if filling:
                 loop.guards = []
@@ -432,6 +433,8 @@ class _FunctionLowering:
 
     def _init_fits_block(self, node: SparseIteration) -> bool:
         """Whether ``init`` can stand in the block of the first reduction iterator."""
+        if START_MARK in node.annotations:
+            return True  # its spatial loops visit each place once in the first step
         if _init_axes(node) is not None:
             return False
         if COVER_MARK in node.annotations:
@@ -521,6 +524,19 @@ def _init_axes(node: SparseIteration) -> dict[Var, Axis] | None:
 
 def _kinds_of(node: SparseIteration, group: FusedAxis) -> str:
     return "".join(kind for axis, kind, _ in node.iterators if axis in list(group.members))
+
+
+def _start_of(node: SparseIteration, loops: list[Loop]) -> Loop | None:
+    """The loop whose first step initialises the result of an iteration, if later ones do not."""
+    name = node.annotations.get(START_MARK)
+    if name is None:
+        return None
+    return next(loop for loop in loops if any(it.var.name == name for it in loop.members))
+
+
+def _opens_block(axis: Axis) -> bool:
+    """Whether the loop over an axis stands in a block inside that of its parent, each place once."""
+    return axis.is_variable and getattr(axis, "unique", True) and not isinstance(axis, AttachedAxis)
 
 
 def _descends_from_reduction(node: SparseIteration, axis: Axis) -> bool:

@@ -15,7 +15,7 @@ from .fit_stack import FitStack
 from .full_blocks import SkipPaddingTests
 from .hoist_index_loads import HoistIndexLoads
 from .hold_tile import HoldTile
-from .horizontal_fusion import FuseRowLoops
+from .horizontal_fusion import FuseRowLoops, MergeOuterLoops
 from .keep_rolled import KeepRolled
 from .kernel_fusion import FuseKernels
 from .lower_sparse_buffer import LowerSparseBuffer
@@ -43,6 +43,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
     enabled = lambda name: bool(config.get(name, False))  # noqa: E731
     blocks = [
         LowerSparseBuffer(),
+        MergeOuterLoops(),
         FuseKernels(),
         HoistReductionInit(),
         s_tir.transform.CanonicalizeLoop(),
