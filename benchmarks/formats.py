@@ -3,7 +3,7 @@
 For each square matrix and feature width: our CSR schedule, the fastest of the formats that
 ``schedules.spmm.choose_format`` tries, MKL's inspector-executor, CSR of PyTorch, and SciPy. Contenders take
 turns, as in ``benchmarks.cpu``; the chosen format is timed anew against the others. Then a matrix of which
-one row holds a fifth of the entries, with rows shared by entries and by count.
+one row holds a fifth of the entries: rows cut into pieces, and whole rows shared by entries or as many for each thread.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import scipy.sparse as sp
 from .cpu import ENVIRONMENT, restart_with
 
 _CSR, _BEST = "our csr", "best format"
+#: Most entries of a piece of a row.
+_PIECE = 4096
 
 
 def main() -> None:
@@ -65,11 +67,15 @@ def run(options: argparse.Namespace) -> dict:
             ]
             console.print(_table(measured, features, threads))
             cases += measured
-            hubs.append(_hub_case(features, threads, options.rounds))
+            hubs += [
+                _hub_case(name, matrix, features, threads, options.rounds)
+                for name, matrix in _with_hubs().items()
+            ]
     for case in hubs:
         console.print(
-            f"one row with a fifth of the entries, {case['features']} features, {case['threads']} "
-            f"threads: rows shared by count take {case['by_count']:.2f} times as long"
+            f"one row with a fifth of the entries, {case['rest']}, {case['features']} features, "
+            f"{case['threads']} threads: as many rows for each thread take {case['by count']:.2f} times "
+            f"as long as pieces of {_PIECE} entries, whole rows shared by entries {case['by entries']:.2f}"
         )
     return {"environment": ENVIRONMENT, "cases": cases, "hub": hubs}
 
@@ -138,39 +144,38 @@ def _table(cases: list[dict], features: int, threads: int):
     return table
 
 
-def _hub_case(features: int, threads: int, rounds: int) -> dict:
-    """Time rows shared by entries, the default, against rows shared by count."""
+def _hub_case(name: str, matrix: sp.csr_matrix, features: int, threads: int, rounds: int) -> dict:
+    """Time rows cut into pieces against whole rows, shared by entries or by count."""
     from tvm_sparse import compile, schedules  # noqa: PLC0415
-    from tvm_sparse.formats import CSR  # noqa: PLC0415
+    from tvm_sparse.formats import CSR, Pieces  # noqa: PLC0415
 
     from . import ours  # noqa: PLC0415
     from .aligned import aligned  # noqa: PLC0415
     from .run import checked, reference  # noqa: PLC0415
     from .timing import interleave  # noqa: PLC0415
 
-    matrix = _with_hub()
     dense = aligned(
         np.random.default_rng(1).standard_normal((matrix.shape[1], features), np.float32)
     )
-    by_count = compile(_shared_by_count(features))
-    packed = CSR().pack(matrix)
-    default = schedules.spmm.build(features=features, formats=CSR())
+    pieces, whole = Pieces(_PIECE), CSR()
+    kernels = {
+        "pieces": (schedules.spmm.build(features=features, formats=pieces), pieces),
+        "by entries": (schedules.spmm.build(features=features, formats=whole), whole),
+        "by count": (compile(_shared_by_count(features, threads)), whole),
+    }
     bound = {
-        "by entries": ours.bind_packed(default, packed, dense),
-        "by count": ours.bind_packed(by_count, packed, dense),
+        label: ours.bind_packed(kernel, fmt.pack(matrix), dense)
+        for label, (kernel, fmt) in kernels.items()
     }
     calls = checked(bound, *reference("spmm", matrix, [dense]))
-    times = interleave(calls, "by entries", rounds, 3e-3)
-    return {
-        "features": features,
-        "threads": threads,
-        "by_count": times.speedups["by count"],
-        "others_load": times.others_load,
-    }
+    times = interleave(calls, "pieces", rounds, 3e-3)
+    found = {label: times.speedups[label] for label in ("by entries", "by count")}
+    case = {"rest": name, "features": features, "threads": threads}
+    return case | found | {"others_load": times.others_load}
 
 
-def _shared_by_count(features: int):
-    """Return the default schedule but for the rows, which go to tasks by their number."""
+def _shared_by_count(features: int, threads: int):
+    """Return the default schedule but for the rows: one stretch of as many for each thread."""
     from tvm_sparse import SparseSchedule, schedules  # noqa: PLC0415
     from tvm_sparse.formats import CSR  # noqa: PLC0415
     from tvm_sparse.schedules.cpu import parts  # noqa: PLC0415
@@ -181,23 +186,31 @@ def _shared_by_count(features: int):
     schedule.work_on("spmm")
     parts.schedule(schedule, ["csr"], target="llvm")
     (row,) = schedule.get_loops(schedule.get_sblock("spmm_csr_0"))
-    schedule.unannotate(row, "tvm_sparse.balance")
+    for annotation in ("tvm_sparse.balance", "tvm_sparse.versions"):
+        schedule.unannotate(row, annotation)
+    stretch, _ = schedule.split(row, [threads, None])
+    schedule.parallel(stretch)
     return schedule
 
 
-def _with_hub(rows: int = 20_000, entries: int = 400_000) -> sp.csr_matrix:
-    """Return a matrix of which one row holds a fifth of the entries."""
+def _with_hubs(rows: int = 20_000, entries: int = 400_000) -> dict[str, sp.csr_matrix]:
+    """Return matrices of which one row holds a fifth of the entries: others alike, or long ones first."""
     rng = np.random.default_rng(0)
-    columns = entries // 5
-    lengths = np.full(rows, entries * 4 // 5 // rows)
-    lengths[rows // 3] = columns
-    row = np.repeat(np.arange(rows), lengths)
-    column = rng.integers(0, columns * 2, row.size)
-    hub = row == rows // 3
-    column[hub] = rng.permutation(columns * 2)[: hub.sum()]
-    values = rng.standard_normal(row.size).astype(np.float32)
-    matrix = sp.csr_matrix((values, (row, column)), shape=(rows, columns * 2))
-    matrix.sum_duplicates()
+    even = np.full(rows, entries * 4 // 5 // rows)
+    weights = 1 / np.arange(1, rows + 1)
+    skewed = np.sort(rng.multinomial(even.sum(), weights / weights.sum()))[::-1]
+    even[rows // 3] = skewed[0] = entries // 5
+    return {"others alike": _random_rows(even, rng), "others by length": _random_rows(skewed, rng)}
+
+
+def _random_rows(lengths: np.ndarray, rng: np.random.Generator) -> sp.csr_matrix:
+    """Return a matrix with rows of these lengths, at random columns."""
+    columns = 2 * int(lengths.max())
+    indices = [rng.choice(columns, length, replace=False) for length in lengths]
+    values = rng.standard_normal(int(lengths.sum())).astype(np.float32)
+    indptr = np.append(0, np.cumsum(lengths))
+    matrix = sp.csr_matrix((values, np.concatenate(indices), indptr), (lengths.size, columns))
+    matrix.sort_indices()
     return matrix
 
 

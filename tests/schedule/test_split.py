@@ -98,6 +98,32 @@ def test_a_split_is_one_entry_of_the_trace():
     assert tvm_ffi.structural_equal(again.mod, sch.mod)
 
 
+@pytest.mark.parametrize("iterator", ["i", "j"])
+def test_a_fused_loop_splits_as_its_entries(iterator):
+    fused, plain = (SparseSchedule(schedules.spmm.program()) for _ in range(2))
+    fused.sparse_fuse("spmm", ["i", "j"])
+    fused.sparse_split("spmm", iterator, 8)
+    plain.sparse_split("spmm", "j", 8)
+    assert tvm_ffi.structural_equal(fused.mod, plain.mod)
+    again = SparseSchedule(schedules.spmm.program())
+    Trace.from_json(fused.trace.as_json()).apply(again)
+    assert tvm_ffi.structural_equal(again.mod, fused.mod)
+
+
+def test_entries_that_are_results_split_into_pieces_of_the_result():
+    matrix = skewed()
+    rng = np.random.default_rng(2)
+    x, y = (rng.random((size, 5)).astype("float32") for size in matrix.shape)
+    sch = SparseSchedule(schedules.sddmm.program())
+    sch.sparse_fuse("sddmm", ["i", "j"])
+    sch.sparse_split("sddmm", "i", 7)
+    result = Pieces(7).pack(matrix)
+    result.update_values(np.full(matrix.nnz, np.nan, "float32"))
+    tvm_sparse.compile(sch)(x=x, y=y, c=result)
+    expected = schedules.sddmm.reference(matrix, x, y)
+    np.testing.assert_allclose(result.entries().values, expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("iterator", ["i", "k"])
 def test_only_stored_entries_are_split(iterator):
     sch = SparseSchedule(schedules.spmm.program())

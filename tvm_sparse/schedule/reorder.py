@@ -18,7 +18,7 @@ from .iterations import (
     with_fields,
 )
 
-__all__ = ["fuse_axes", "reorder_axes"]
+__all__ = ["fuse_axes", "reorder_axes", "take_apart"]
 
 
 def reorder_axes(func: SparseFunc, iteration_name: str, order: Sequence[str]) -> SparseFunc:
@@ -103,6 +103,30 @@ def fuse_axes(func: SparseFunc, iteration_name: str, names: Sequence[str]) -> Sp
     axes = [axis for axis, _, _ in groups]
     axes[at[0] : at[-1] + 1] = [fused]
     return replace_iteration(func, iteration, with_fields(iteration, axes=axes))
+
+
+def take_apart(func: SparseFunc, iteration_name: str, name: str) -> tuple[SparseFunc, str]:
+    """Make loops of their own of the iterators that are fused with one of them.
+
+    Returns
+    -------
+    SparseFunc
+        The function; the same one where the iterator is not fused.
+    str
+        The innermost iterator of these, over stored entries.
+    """
+    iteration = find_iteration(func, iteration_name)
+    axes: list[Axis] = []
+    for axis, _, variables in groups_of(iteration):
+        names = [var.name for var in variables]
+        if name in names:
+            name = names[-1]
+            axes += _members(axis)
+        else:
+            axes.append(axis)
+    if len(axes) == len(iteration.axes):
+        return func, name
+    return replace_iteration(func, iteration, with_fields(iteration, axes=axes)), name
 
 
 def _reductions(groups: Iterable[tuple]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -24,7 +24,7 @@ from .arguments import (
 )
 from .decompose import decompose_operands, operand_over
 from .iterations import find_iteration, replace_iteration, with_fields
-from .reorder import fuse_axes, reorder_axes
+from .reorder import fuse_axes, reorder_axes, take_apart
 from .trace import IterationHandle, IteratorHandle, Sample, Trace, primitive
 
 __all__ = ["SparseSchedule"]
@@ -226,18 +226,7 @@ class SparseSchedule:
         """
         handle = self._handle(iteration)
         operands = operand_names(operand)
-        parts = named_parts(formats)
-        together = {getattr(formats, "covering_parts", ()): getattr(formats, "covers", ())}
-        covering = {} if isinstance(formats, Format) else together
-        made: list[str] = []
-
-        def rewrite(func: SparseFunc) -> SparseFunc:
-            changed, names = decompose_operands(func, handle.name, operands, parts, covering)
-            made.extend(names)
-            return changed
-
-        self._change(handle, rewrite)
-        handles = [IterationHandle(name, handle.function) for name in made]
+        handles = self._decompose(handle, lambda func: (func, operands), formats)
         arguments = {
             "iteration": iteration,
             "operand": operand if isinstance(operand, str) else operands,
@@ -259,7 +248,8 @@ class SparseSchedule:
         iteration : IterationHandle or str
             The iteration.
         axis : IteratorHandle or str
-            The iterator over the stored entries of a row; the operand is the buffer stored over it.
+            The iterator over the stored entries of a row, or one that is fused with it; the operand is
+            the buffer stored over it.
         entries : int
             Most entries of a piece.
 
@@ -276,7 +266,8 @@ class SparseSchedule:
         Notes
         -----
         It decomposes the operand by :class:`tvm_sparse.formats.Pieces`, which packs the argument of
-        the kernel. Before::
+        the kernel. A loop over rows and entries becomes one over pieces and the entries of each.
+        Before::
 
             with S.sp_iter([I, J, K], "SRS", "spmm") as [i, j, k]:
                 with S.init():
@@ -297,14 +288,15 @@ class SparseSchedule:
                 C[i, k] = C[i, k] + own[t, i, k]
         """
         handle = self._handle(iteration)
-        func = self._functions()[handle.function]
         (name,) = iterator_names([axis], handle.name, f"sparse_split: iteration {handle.name}")
-        operand = operand_over(func, handle.name, name)
-        func_of = {"iteration": iteration, "axis": axis, "entries": entries}
-        mark = len(self.trace.entries)
-        made = self.decompose_format(iteration, operand, Pieces(entries))
-        del self.trace.entries[mark:]
-        return self._record("sparse_split", func_of, made)
+
+        def find_operand(func: SparseFunc) -> tuple[SparseFunc, list[str]]:
+            func, last = take_apart(func, handle.name, name)
+            return func, [operand_over(func, handle.name, last)]
+
+        made = self._decompose(handle, find_operand, Pieces(entries))
+        arguments = {"iteration": iteration, "axis": axis, "entries": entries}
+        return self._record("sparse_split", arguments, made)
 
     # --- the rest ---
 
@@ -391,6 +383,27 @@ class SparseSchedule:
             func.show()
 
     # --- how ---
+
+    def _decompose(
+        self,
+        handle: IterationHandle,
+        prepare: Callable[[SparseFunc], tuple[SparseFunc, list[str]]],
+        formats: Any,
+    ) -> list[IterationHandle]:
+        """Decompose the operands that ``prepare`` names, with the function that it returns."""
+        parts = named_parts(formats)
+        together = {getattr(formats, "covering_parts", ()): getattr(formats, "covers", ())}
+        covering = {} if isinstance(formats, Format) else together
+        made: list[str] = []
+
+        def rewrite(func: SparseFunc) -> SparseFunc:
+            func, operands = prepare(func)
+            changed, names = decompose_operands(func, handle.name, operands, parts, covering)
+            made.extend(names)
+            return changed
+
+        self._change(handle, rewrite)
+        return [IterationHandle(name, handle.function) for name in made]
 
     def _functions(self) -> dict[str, SparseFunc]:
         return {
