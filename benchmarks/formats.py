@@ -2,8 +2,9 @@
 
 For each square matrix and feature width: our CSR schedule, the fastest of the formats that
 ``schedules.spmm.choose_format`` tries, MKL's inspector-executor, CSR of PyTorch, and SciPy. Contenders take
-turns, as in ``benchmarks.cpu``; the chosen format is timed anew against the others. Then a matrix of which
-one row holds a fifth of the entries: rows cut into pieces, and whole rows shared by entries or as many for each thread.
+turns, as in ``benchmarks.cpu``; the chosen format is timed anew against the others. Then matrices of which
+one row holds a fifth of the entries: rows cut into pieces, and whole rows shared by entries, or as many
+rows for each thread.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -12,6 +14,7 @@ from tvm_sparse.formats import (
     CSR,
     DCSR,
     DIA,
+    ColumnParts,
     Entries,
     Format,
     LayoutBuilder,
@@ -54,6 +57,20 @@ class ShiftedLayout(DIA):
 
 class UnmarkedPadding(BSR):
     marks_padding = False
+
+
+class DistinctDiagonals(DIA):
+    def layout(self, prefix, shape, index_dtype="int32"):
+        found = super().layout(prefix, shape, index_dtype)
+        axes = [dataclasses.replace(stored, distinct=True) for stored in found.axes]
+        return dataclasses.replace(found, axes=tuple(axes))
+
+
+class LaterRangesListAll(ColumnParts):
+    def store(self, entries, index_dtype):
+        storage = super().store(entries, index_dtype)
+        flipped = storage.arrays["part_indptr"].max() - storage.arrays["part_indptr"][::-1]
+        return dataclasses.replace(storage, arrays={**storage.arrays, "part_indptr": flipped})
 
 
 class CoversNothing(DCSR):
@@ -107,6 +124,11 @@ class TooManyValues(CSR):
         (UnmarkedPadding(2, 2), r"slot 1 is padding at \(0, 1\) in the tensor; set marks_padding"),
         (CoversNothing(), r"covers names dimensions \(0,\); the axes visit \(1,\) of them 0 times"),
         (CoversTwice(), r"the axes visit \(0,\) of them 2 times, not once"),
+        (LaterRangesListAll(2), r"covers_at_start names dimensions \(0,\); the axes visit \(\d,\)"),
+        (
+            DistinctDiagonals(),
+            r"axis D is distinct, but 2 of its entries are at coordinates of dim",
+        ),
         (ForgottenArray(), r"layout\(\) declares \(indices, indptr, nnz\), found indices, nnz"),
         (TooManyValues(), "expected a value for each of the 6 slots of the axes, found 7"),
     ],

@@ -57,7 +57,8 @@ def check_format(format: Format, tensor: Any, index_dtype: str = "int32") -> Pac
         If the layout declares other parameters than :meth:`Format.store` makes, a slot belongs to
         another place by the layout than by :meth:`Format.coordinates`, padding lies at a place of the
         tensor and nothing marks it, or :attr:`Format.covers` or :attr:`Format.covers_at_start` names
-        dimensions that the axes do not visit once each.
+        dimensions that the axes do not visit once each, or entries of an axis that is said to be distinct
+        (:attr:`StoredAxis.distinct`) share coordinates.
 
     Examples
     --------
@@ -75,6 +76,7 @@ def check_format(format: Format, tensor: Any, index_dtype: str = "int32") -> Pac
     known = _bind(layout, sizes, packed)
     packed.check()
     _check_places(layout, packed, known)
+    _check_distinct(layout, packed, known)
     _check_covers(layout, packed, known)
     return packed
 
@@ -120,6 +122,31 @@ def _check_places(layout: Layout, packed: Packed, known: Known) -> None:
             raise ValueError(
                 f"{fmt.name}: slot {slot} is padding at {_place(places, slot)} in the tensor; set "
                 "marks_padding, or give padding an index outside"
+            )
+
+
+def _check_distinct(layout: Layout, packed: Packed, known: Known) -> None:
+    """Entries of a distinct axis under one parent entry lie at different coordinates.
+
+    A parallel loop over such an axis relies on it.
+    """
+    axes = [stored.axis for stored in layout.axes]
+    positions = _grid(axes, known)
+    places, inside = _places(layout, axes, packed, known, range(packed.format.rank))
+    inside[:] = False
+    inside[packed.storage.slots] = True  # what padding is at does not matter
+    for stored in layout.axes:
+        if not stored.distinct or not stored.dims:
+            continue
+        parent = stored.axis.parent_axis
+        group = [] if parent is None else [positions[parent]]
+        keys = np.stack([*group, *(places[dim] for dim in stored.dims)])[:, inside]
+        with_entry = np.vstack([keys, positions[stored.axis][inside]])
+        once, both = (np.unique(found, axis=1).shape[1] for found in (keys, with_entry))
+        if once != both:
+            raise ValueError(
+                f"{packed.format.name}: axis {stored.axis.name.removeprefix('a_')} is distinct, but "
+                f"{both - once} of its entries are at coordinates of dimensions {stored.dims} of others"
             )
 
 
@@ -184,36 +211,42 @@ def _places(
 
 def _walk(axes: Sequence[Axis], known: Known) -> tuple[dict[Axis, np.ndarray], np.ndarray]:
     """Return each axis' coordinate in every slot, and whether all indices are in range."""
+    positions = _grid(axes, known)
+    inside = np.ones(next(iter(positions.values())).size, bool)
+    walked = {}
+    for axis, position in positions.items():
+        if axis.parent_axis is None:
+            walked[axis] = position
+        elif axis.is_sparse:
+            walked[axis] = np.asarray(known[axis.indices], np.int64).reshape(-1)[position]
+            inside &= (walked[axis] >= 0) & (walked[axis] < _evaluate(axis.length, known))
+        else:
+            begins = _begins(axis, positions[axis.parent_axis].max(initial=-1) + 1, known)
+            walked[axis] = position - begins[positions[axis.parent_axis]]
+    return walked, inside
+
+
+def _grid(axes: Sequence[Axis], known: Known) -> dict[Axis, np.ndarray]:
+    """Return the position of each axis' entry in every slot."""
     trees: list[dict[Axis, np.ndarray]] = []
     for axis in axes:
         if axis.parent_axis is None:
             trees.append({axis: np.arange(_evaluate(axis.length, known))})
             continue
         tree = next(tree for tree in trees if axis.parent_axis in tree)
-        counts, coordinates = _children(axis, len(tree[axis.parent_axis]), known)
+        counts = np.diff(_begins(axis, tree[axis.parent_axis].size, known))
         for outer in tree:
             tree[outer] = np.repeat(tree[outer], counts)
-        tree[axis] = coordinates
-    grids = np.indices([len(next(iter(tree.values()))) for tree in trees]).reshape(len(trees), -1)
-    walked = {axis: c[grid] for tree, grid in zip(trees, grids) for axis, c in tree.items()}
-    inside = np.ones(grids.shape[1], bool)
-    for axis, found in walked.items():
-        if axis.is_sparse:
-            inside &= (found >= 0) & (found < _evaluate(axis.length, known))
-    return walked, inside
+        tree[axis] = np.arange(counts.sum())
+    grids = np.indices([next(iter(tree.values())).size for tree in trees]).reshape(len(trees), -1)
+    return {axis: p[grid] for tree, grid in zip(trees, grids) for axis, p in tree.items()}
 
 
-def _children(axis: Any, parents: int, known: Known) -> tuple[np.ndarray, np.ndarray]:
-    """Return how many entries an axis has under each parent entry, and the coordinate of each."""
+def _begins(axis: Any, parents: int, known: Known) -> np.ndarray:
+    """Return at which position the entries under each of so many parent entries begin, and all end."""
     if axis.is_variable:
-        begins = np.asarray(known[axis.indptr], np.int64)
-        counts = np.diff(begins)
-    else:
-        counts = np.full(parents, _evaluate(axis.nnz_cols, known), np.int64)
-        begins = np.append(0, np.cumsum(counts))
-    if axis.is_sparse:
-        return counts, np.asarray(known[axis.indices], np.int64).reshape(-1)
-    return counts, np.arange(begins[-1]) - np.repeat(begins[:-1], counts)
+        return np.asarray(known[axis.indptr], np.int64)
+    return np.arange(parents + 1) * _evaluate(axis.nnz_cols, known)
 
 
 def _evaluate(expr: Any, known: Known) -> Any:

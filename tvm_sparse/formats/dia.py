@@ -43,7 +43,7 @@ class DIA(Format):
         build = LayoutBuilder(prefix, index_dtype)
         count = build.size("diagonals")
         offsets = build.array("offsets", count)
-        build.dense("D", count, dims=[1])
+        build.dense("D", count, dims=[1], distinct=False)  # columns of diagonals overlap
         build.dense("I", rows, dims=[0])
 
         def to_tensor(coordinates: Sequence[Expr]) -> list[Expr]:
