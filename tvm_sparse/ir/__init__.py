@@ -7,6 +7,7 @@ from .axis import (
     DenseVariableAxis,
     FusedAxis,
     SparseFixedAxis,
+    SparseOutputAxis,
     SparseVariableAxis,
 )
 from .buffer import SparseBuffer
@@ -22,6 +23,7 @@ __all__ = [
     "FusedAxis",
     "SparseBuffer",
     "SparseFixedAxis",
+    "SparseOutputAxis",
     "SparseFunc",
     "SparseIteration",
     "SparseVariableAxis",

@@ -19,6 +19,7 @@ __all__ = [
     "DenseVariableAxis",
     "FusedAxis",
     "SparseFixedAxis",
+    "SparseOutputAxis",
     "SparseVariableAxis",
 ]
 
@@ -141,6 +142,27 @@ class SparseVariableAxis(Axis):
     @property
     def extent_bound(self) -> Expr:
         return self.length if self.unique else self.nnz
+
+
+@py_class("tvm_sparse.SparseOutputAxis", structural_eq="dag", frozen=True)
+class SparseOutputAxis(Axis):
+    """Compressed, of a result: the kernel finds out which coordinates each parent entry has.
+
+    They come out sorted and unique; the arrays are allocated by the kernel.
+    """
+
+    parent: Axis
+
+    kind = "sparse_output"
+    is_sparse = True
+    is_variable = True
+    sorted = True
+    unique = True
+
+    @property
+    def slots(self) -> Expr:
+        """Upper bound of the number of entries."""
+        return multiply_sizes(self.parent.slots, self.length)
 
 
 @py_class("tvm_sparse.FusedAxis", structural_eq="dag", frozen=True)

@@ -22,6 +22,7 @@ from ..ir import (
     FusedAxis,
     SparseBuffer,
     SparseFixedAxis,
+    SparseOutputAxis,
     SparseVariableAxis,
 )
 from ..ir.buffer import declare_buffer
@@ -38,6 +39,7 @@ __all__ = [
     "sp_iter",
     "sp_iter_attr",
     "sparse_fixed",
+    "sparse_output",
     "sparse_variable",
 ]
 
@@ -245,6 +247,22 @@ def sparse_variable(
             indices=state.declare_index_array(indices, nnz, dtype, f"{name}_indices", name),
             sorted=bool(sorted),
             unique=bool(unique),
+        ),
+    )
+
+
+@_definition
+def sparse_output(parent: Axis, length: Expr | int, idtype: str = "int32") -> Axis:
+    """Declare a compressed axis of a result whose coordinates the kernel itself finds."""
+    state = FunctionState.current("sparse_output")
+    name = state.target_name or "axis"
+    return _new_axis(
+        state,
+        SparseOutputAxis(
+            name=name,
+            length=_size(length, "length", name),
+            dtype=_index_dtype(idtype, name),
+            parent=_parent(parent, name),
         ),
     )
 

@@ -147,6 +147,8 @@ class _Surrogate:
             args += [axis.length]
         elif axis.kind == "dense_variable":
             args += [self.names[axis.parent], self.names[axis.indptr], axis.length, axis.nnz]
+        elif axis.kind == "sparse_output":
+            args += [self.names[axis.parent], axis.length]
         elif axis.kind == "sparse_fixed":
             args += [
                 self.names[axis.parent],
@@ -310,6 +312,8 @@ class _Rewriter(ast.NodeTransformer):
                 f"{name} = S.dense_variable({parent}, ({text[4]}, {text[5]}), {self._array(indptr)}, "
                 f"{dtype!r})"
             )
+        if what == "sparse_output":
+            return _statement(f"{name} = S.sparse_output({plain[2]}, {text[3]}, {dtype!r})")
         if what == "sparse_fixed":
             flags = _flags(plain[4], plain[5]) + (", distinct=True" if plain[6] else "")
             return _statement(

@@ -1,0 +1,93 @@
+"""From a function with a sparse result to the functions that assemble it, and what a runtime must know."""
+
+from __future__ import annotations
+
+import json
+
+from tvm import tirx
+from tvm.ir import IRModule
+
+from ..errors import SparseProgramError
+from ..ir import SparseFunc
+from ..transform._layout import LAYOUT_ATTR, size_text
+from .policy import Policy
+from .producer import Producer, produce, sparse_result
+from .template import Generated, count_function, fill_function, work_function
+
+__all__ = ["assemble"]
+
+
+def assemble(func: SparseFunc, policy: Policy) -> tuple[IRModule, dict]:
+    """Generate the phases of a function with a sparse result.
+
+    Parameters
+    ----------
+    func : SparseFunc
+        The function.
+    policy : Policy
+        How the entries of a row are held.
+
+    Returns
+    -------
+    tvm.IRModule
+        Functions ``<name>_work``, ``<name>_count`` and ``<name>_fill``.
+    dict
+        What the runtime needs, as plain data.
+    """
+    result = sparse_result(func)
+    if result is None:
+        raise SparseProgramError(f"function {func.name}: expected a result over S.sparse_output")
+    producer = produce(func, result)
+    index_dtype = result.axes[-1].dtype if len(producer.spans) == 1 else "int64"
+    made = {
+        "work": work_function(producer),
+        "count": count_function(producer, policy),
+        "fill": fill_function(producer, policy, result.dtype, index_dtype),
+    }
+    name = func.arg_names[func.params.index(result.buffer)]
+    texts = dict(zip(func.params, func.arg_names))
+    sizes = [size_text(axis.length, texts) for axis in result.axes]
+    depth = len(producer.lengths)
+    rows = " * ".join(f"({text})" for text in sizes[:depth]) or "1"
+    module = IRModule(
+        {
+            f"{func.name}_{phase}": _function(func, producer, own, name, phase, rows)
+            for phase, own in made.items()
+        }
+    )
+    plan = {
+        "name": func.name,
+        "result": name,
+        "shape": sizes,
+        "levels": [axis.kind for axis in result.axes],
+        "hoisted": depth,
+        "dtype": result.dtype,
+        "index_dtype": result.axes[-1].dtype,
+        "place_dtype": index_dtype,
+        "policy": policy.name,
+        "neutral": producer.neutral.value,
+    }
+    return module, plan
+
+
+def _function(
+    func: SparseFunc, producer: Producer, own: Generated, result: str, phase: str, rows: str
+) -> tirx.PrimFunc:
+    operands = [p for p in producer.params if not p.same_as(producer.marker)]
+    layout = dict(producer.layout)
+    args = [arg for arg in layout["args"] if arg["name"] != result]
+    for argument in own.arguments:
+        entry = {"name": argument.var.name, "dtype": str(argument.var.ty.dtype)}
+        if argument.role == "scalar":
+            args.append({**entry, "kind": "scalar"})
+            continue
+        shape = [text.replace("rows", f"({rows})") for text in argument.shape]
+        args.append(
+            {**entry, "kind": "buffer", "buffer": entry["name"], "role": argument.role, "shape": shape}
+        )
+    layout["args"] = args
+    params = [*operands, *(argument.var for argument in own.arguments)]
+    symbol = f"{func.name}_{phase}"
+    attrs = {"tirx.noalias": True, "global_symbol": symbol, LAYOUT_ATTR: json.dumps(layout)}
+    prim = tirx.PrimFunc(params, own.body)
+    return prim.with_attr({**attrs, "s_tir": True})

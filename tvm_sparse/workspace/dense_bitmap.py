@@ -1,0 +1,91 @@
+"""Policy ``dense``: a value for every coordinate of a row, and bitmaps of two levels of those in use.
+
+Insertion has no branch: it combines the value and sets a bit in each bitmap. A drain looks at the upper
+bitmap, of one bit for 64 words of the lower one, and so finds coordinates in order without a sort.
+"""
+
+from __future__ import annotations
+
+from tvm import tirx
+
+from .policy import Policy, Scratch, register_policy
+from .statements import Local, count_bits, loop, sequence, trailing_zeros
+
+__all__ = ["DenseBitmap"]
+
+_WORD_BITS = 6
+
+
+def _int64(value: int):
+    return tirx.const(value, "int64")
+
+
+class DenseBitmap(Policy):
+    """Dense row with bitmaps; see the module."""
+
+    name = "dense"
+    scratch = (
+        Scratch("values", "value", lambda length, _: length, fill=None, symbolic=False),
+        Scratch("bits", "int64", lambda length, _: length // 64 + 1),
+        Scratch("words", "int64", lambda length, _: length // 4096 + 1),
+    )
+
+    def insert(self, memory, place, value, combine):
+        statements = []
+        if value is not None:
+            own = memory["values"]
+            combined = value if combine is None else combine(own[place], value)
+            statements.append(own.store(place, combined))
+        for name, shift in (("bits", _WORD_BITS), ("words", 2 * _WORD_BITS)):
+            bit = _int64(1) << ((place >> (shift - _WORD_BITS)) & _int64(63))
+            word = memory[name][place >> shift]
+            statements.append(memory[name].store(place >> shift, word | bit))
+        return sequence(statements)
+
+    def count(self, memory, length):
+        total = Local("held", "int64")
+
+        def word(index, bits):
+            return sequence(total.set(total.value + count_bits(bits)))
+
+        return [*total.declare(0), self._each_word(memory, length, word)], total.value
+
+    def drain(self, memory, length, neutral, emit):
+        def word(index, bits):
+            left = Local("bits_left", "int64")
+            place = tirx.Var("place", "int64")
+            own = memory["values"]
+            step = sequence(
+                tirx.Bind(place, index * 64 + trailing_zeros(left.value)),
+                left.set(left.value & (left.value - 1)),
+                emit(place, own[place]),
+                own.store(place, neutral),
+            )
+            return sequence(left.declare(bits), tirx.While(left.value != 0, step))
+
+        return self._each_word(memory, length, word)
+
+    def _each_word(self, memory, length, body):
+        """Visit the words of the lower bitmap that are not zero, in order, and clear both."""
+
+        def group(number):
+            left = Local("words_left", "int64")
+            index, bits = tirx.Var("word", "int64"), tirx.Var("bits", "int64")
+            words, lower = memory["words"], memory["bits"]
+            step = sequence(
+                tirx.Bind(index, number * 64 + trailing_zeros(left.value)),
+                left.set(left.value & (left.value - 1)),
+                tirx.Bind(bits, lower[index]),
+                lower.store(index, _int64(0)),
+                body(index, bits),
+            )
+            return sequence(
+                left.declare(words[number]),
+                words.store(number, _int64(0)),
+                tirx.While(left.value != 0, step),
+            )
+
+        return loop("group", _int64(0), length // 4096 + 1, group)
+
+
+register_policy(DenseBitmap())

@@ -1,0 +1,167 @@
+"""What a workspace does: the interface of its policies.
+
+A workspace collects the entries of one row of a result, which the producer's loops give in any order and
+several times. The template (:mod:`.template`) asks a policy for four pieces of code: how to take an entry
+in (insert), how to count the entries that it holds, and how to give them out in order (drain), which
+leaves it empty.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import tirx
+from tvm.ir import Expr, Var
+
+__all__ = ["Combine", "Memory", "Policy", "Scratch", "find_policy", "register_policy"]
+
+#: From what a place holds and a new value to what it holds then; None where a value replaces another.
+Combine = Callable[[Expr, Expr], Expr]
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Memory of a workspace.
+
+    Attributes
+    ----------
+    name : str
+        Unique in the policy.
+    dtype : str
+        Of its elements; ``"value"`` stands for that of the result.
+    size : callable
+        From the number of places of a row and the most entries that its loops produce, both int, to the
+        number of elements of one task.
+    fill : int or None
+        What it holds when empty; None stands for what leaves other values as they are.
+    symbolic : bool
+        Whether counting needs it too.
+    """
+
+    name: str
+    dtype: str
+    size: Callable[[int, int], int]
+    fill: int | None = 0
+    symbolic: bool = True
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The scratch memory of one task in generated code.
+
+    Attributes
+    ----------
+    buffer : Var
+        Memory of all tasks.
+    begin : Expr
+        Where that of this task begins.
+    size : Expr
+        Its number of elements, int64.
+    """
+
+    buffer: Var
+    begin: Expr
+    size: Expr
+
+    def __getitem__(self, index: Expr) -> Expr:
+        """Return what an element holds."""
+        return tirx.BufferLoad(self.buffer, [self.begin + index])
+
+    def store(self, index: Expr, value: Expr) -> tirx.Stmt:
+        """Return the statement that stores an element."""
+        return tirx.BufferStore(self.buffer, value, [self.begin + index])
+
+
+class Policy(ABC):
+    """One way to hold the entries of a row.
+
+    Attributes
+    ----------
+    name : str
+        By which a user chooses it.
+    scratch : tuple of Scratch
+        Memory that each task has of its own.
+    is_sorted : bool
+        Whether entries come out in order.
+    """
+
+    name: str
+    scratch: tuple[Scratch, ...]
+    is_sorted: bool = True
+
+    def begin(self, memory: dict[str, Memory]) -> list[tirx.Stmt]:
+        """Return what precedes the first insertion of a row; nothing unless a policy says otherwise."""
+        del memory
+        return []
+
+    @abstractmethod
+    def insert(
+        self, memory: dict[str, Memory], place: Expr, value: Expr | None, combine: Combine | None
+    ) -> tirx.Stmt:
+        """Take in an entry.
+
+        Parameters
+        ----------
+        memory : dict of str to Memory
+            Scratch, by name.
+        place : Expr
+            The coordinate in the row, int64; a row of several dimensions is counted row-major.
+        value : Expr or None
+            What is combined with the place; None when only the structure counts.
+        combine : callable or None
+            How; None where a value replaces another.
+        """
+
+    @abstractmethod
+    def count(self, memory: dict[str, Memory], length: Expr) -> tuple[list[tirx.Stmt], Expr]:
+        """Count the entries, and empty the workspace; return the statements and the number, int64."""
+
+    @abstractmethod
+    def drain(
+        self,
+        memory: dict[str, Memory],
+        length: Expr,
+        neutral: Expr,
+        emit: Callable[[Expr, Expr], tirx.Stmt],
+    ) -> tirx.Stmt:
+        """Give out every entry, by ``emit(place, value)``, and empty the workspace."""
+
+    def bytes_for(self, length: int, most: int, value_bytes: int) -> int:
+        """Return the memory of one task."""
+        return sum(
+            own.size(length, most)
+            * (value_bytes if own.dtype == "value" else np.dtype(own.dtype).itemsize)
+            for own in self.scratch
+        )
+
+
+_POLICIES: dict[str, Policy] = {}
+
+
+def register_policy(policy: Policy) -> Policy:
+    """Let users choose a policy by its name.
+
+    Raises
+    ------
+    ValueError
+        If another one has the name.
+    """
+    if _POLICIES.setdefault(policy.name, policy) is not policy:
+        raise ValueError(f"policy: expected a name of its own, found {policy.name!r} again")
+    return policy
+
+
+def find_policy(name: str) -> Policy:
+    """Return the policy of a name.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    if name not in _POLICIES:
+        raise ValueError(f"workspace: expected one of {', '.join(_POLICIES)}, found {name!r}")
+    return _POLICIES[name]

@@ -1,0 +1,271 @@
+"""The loops that produce the entries of a sparse result, row by row.
+
+Comes in: a stage-I function whose result is stored over axes ``sparse_output``. Goes out: for every
+iteration that adds to the result, plain loops over positions inside one row, with marked stores where an
+entry is produced. Rows are the levels of the result that loops and result share (:mod:`.detection`); the
+other levels are one place in a row, counted row-major in the order of storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.ir import Expr, IRModule, Var
+
+from ..errors import SparseProgramError
+from ..ir import SparseBuffer, SparseFunc, SparseIteration
+from ..ir.accumulation import accumulation_of, is_accumulation
+from ..ir.buffer import declare_buffer
+from ..transform._layout import read_layout
+from ..transform.lower_sparse_buffer import flatten_function
+from ..transform.lower_sparse_iteration import lower_function
+from .detection import Detection, detect
+from .policy import Combine
+
+__all__ = ["Producer", "RowLoops", "produce", "sparse_result"]
+
+
+@dataclass(frozen=True)
+class RowLoops:
+    """What one iteration produces in a row.
+
+    Attributes
+    ----------
+    levels : list of Var
+        The row's coordinates, outermost first; free in `body`.
+    body : tvm.tirx.Stmt
+        Loops inside the row.
+    combine : callable or None
+        How entries of one place combine; None where the last one stays.
+    """
+
+    levels: list[Var]
+    body: tirx.Stmt
+    combine: Combine | None
+
+
+@dataclass(frozen=True)
+class Producer:
+    """The producing loops of a function.
+
+    Attributes
+    ----------
+    params : list of Var
+        Parameters of the lowered function, the marker among them.
+    layout : dict
+        What they are.
+    marker : Var
+        The buffer that stands for the result: a store to it is an entry.
+    rows : list of RowLoops
+        One for each iteration, in program order.
+    neutral : Expr
+        What an empty place holds.
+    detections : list of Detection
+        What each iteration needs.
+    lengths : list of Expr
+        Lengths of the levels that make a row.
+    spans : list of Expr
+        Lengths of the levels inside a row.
+    """
+
+    params: list[Var]
+    layout: dict
+    marker: Var
+    rows: list[RowLoops]
+    neutral: Expr
+    detections: list[Detection]
+    lengths: list[Expr]
+    spans: list[Expr]
+
+    def place(self, indices: Sequence[Expr]) -> Expr:
+        """Return the place in a row of an entry with these coordinates, int64."""
+        inner = list(indices)[len(self.lengths) :]
+        place = inner[0].astype("int64")
+        for index, span in zip(inner[1:], self.spans[1:]):
+            place = place * span.astype("int64") + index.astype("int64")
+        return place
+
+
+def sparse_result(func: SparseFunc) -> SparseBuffer | None:
+    """Return the buffer of a function whose structure the kernel finds, None if there is none.
+
+    Raises
+    ------
+    SparseProgramError
+        If there are several, or one has axes that no workspace can assemble.
+    """
+    found = [b for b in func.buffers if any(a.kind == "sparse_output" for a in b.axes)]
+    if not found:
+        return None
+    if len(found) > 1:
+        names = ", ".join(buffer.name for buffer in found)
+        raise SparseProgramError(
+            f"function {func.name}: expected one result over S.sparse_output, found {names}"
+        )
+    (result,) = found
+    others = [a for a in result.axes if a.kind not in ("dense_fixed", "sparse_output")]
+    if others or result.axes[-1].kind != "sparse_output":
+        raise SparseProgramError(
+            f"function {func.name}: result {result.name}: expected dense axes and S.sparse_output axes, "
+            f"one of these last, found {', '.join(f'{a.name} ({a.kind})' for a in result.axes)}"
+        )
+    return result
+
+
+def produce(func: SparseFunc, result: SparseBuffer) -> Producer:
+    """Lower the iterations that produce a result to loops over one row."""
+    label = f"function {func.name}"
+    stmts = list(func.body.seq) if isinstance(func.body, tirx.SeqStmt) else [func.body]
+    if not all(isinstance(stmt, SparseIteration) for stmt in stmts):
+        raise SparseProgramError(
+            f"{label}: expected sparse iterations alone beside a result over S.sparse_output"
+        )
+    marker = declare_buffer([a.length for a in result.axes], result.dtype, f"{result.name}_entry")
+    found = [_Iteration(stmt, result, marker, f"{label}: iteration {stmt.name}") for stmt in stmts]
+    depth = min(len(result.axes) - 1, *(own.shared_levels() for own in found))
+    lowered = flatten_function(lower_function(_with_marker(func, result, marker, found)))
+    nests = list(_as_loops(lowered).body.seq)[1:]  # the first fills what stands for the result
+    rows = [
+        RowLoops(*_inside(nest, depth), own.combine) for nest, own in zip(nests, found, strict=True)
+    ]
+    neutral = {str(own.neutral): own.neutral for own in found if own.neutral is not None}
+    if len(neutral) > 1:
+        raise SparseProgramError(
+            f"{label}: expected iterations that combine entries by one operation, found several"
+        )
+    lengths = [axis.length for axis in result.axes]
+    return Producer(
+        params=list(lowered.params),
+        layout=read_layout(lowered),
+        marker=lowered.params[func.params.index(result.buffer)],
+        rows=rows,
+        neutral=next(iter(neutral.values()), tirx.const(0, result.dtype)),
+        detections=[own.detection for own in found],
+        lengths=lengths[:depth],
+        spans=lengths[depth:],
+    )
+
+
+class _Iteration:
+    """One iteration that produces entries: what it stores, and in which order."""
+
+    def __init__(
+        self, node: SparseIteration, result: SparseBuffer, marker: Var, label: str
+    ) -> None:
+        self.node, self.result, self.label = node, result, label
+        stores: list[tirx.BufferStore] = []
+
+        def store(stmt: tirx.BufferStore, _mutator) -> tirx.Stmt:
+            if not stmt.buffer.same_as(result.buffer):
+                raise SparseProgramError(
+                    f"{label}: it stores to {stmt.buffer.name} beside {result.name}"
+                )
+            stores.append(stmt)
+            value = accumulation_of(stmt, label).term if is_accumulation(stmt) else stmt.value
+            return tirx.BufferStore(marker, value, stmt.indices)
+
+        self.body = tvm_ffi.structural_mutate(node.body, [(tirx.BufferStore, store)])
+        if len(stores) != 1:
+            raise SparseProgramError(
+                f"{label}: expected one statement that stores to {result.name}, found {len(stores)}"
+            )
+        (self.store,) = stores
+        update = accumulation_of(self.store, label) if is_accumulation(self.store) else None
+        self.combine = update and update.combine
+        self.neutral = update and update.neutral(result.dtype)
+        self._check_init()
+
+    @property
+    def detection(self) -> Detection:
+        """What the iteration needs; indices that are no iterators count as loops of their own."""
+        names = {var: var.name for _, _, var in self.node.iterators}
+        loops = [var.name for _, _, var in self.node.iterators]
+        levels = []
+        for number, index in enumerate(self.store.indices):
+            name = names.get(index, f"index{number}") if isinstance(index, Var) else f"index{number}"
+            levels.append(name)
+            if name not in loops:
+                loops.append(name)
+        unordered = [
+            var.name
+            for axis, _, var in self.node.iterators
+            if not (getattr(axis, "sorted", True) and getattr(axis, "unique", True))
+        ]
+        return detect(loops, levels, unordered=unordered)
+
+    def shared_levels(self) -> int:
+        """How many levels of the result are loops over all coordinates, in the same order."""
+        count = 0
+        for (axis, kind, var), index in zip(self.node.iterators, self.store.indices):
+            if not (index.same_as(var) and kind == "S" and axis.kind == "dense_fixed"):
+                break
+            count += 1
+        return count
+
+    def lowerable(self) -> SparseIteration:
+        """The iteration with marked stores."""
+        node = self.node
+        return SparseIteration(
+            axes=node.axes,
+            kinds=node.kinds,
+            iter_vars=node.iter_vars,
+            body=self.body,
+            init=None,
+            name=node.name,
+            annotations=node.annotations,
+            span=node.span,
+        )
+
+    def _check_init(self) -> None:
+        """An init gives what leaves other values as they are: absent entries have none."""
+        init = self.node.init
+        if init is None or self.neutral is None:
+            return
+        value = init.value if isinstance(init, tirx.BufferStore) else None
+        value = value if value is None else tvm.sym.Analyzer().simplify(value)
+        if value is None or not tvm_ffi.structural_equal(value, self.neutral):
+            raise SparseProgramError(
+                f"{self.label}: expected the init of the sparse result {self.result.name} to be "
+                f"{self.neutral}, which leaves other values as they are, found {value}"
+            )
+
+
+def _with_marker(
+    func: SparseFunc, result: SparseBuffer, marker: Var, found: Sequence[_Iteration]
+) -> SparseFunc:
+    """The function with stores to the marker, a plain buffer, in place of the result."""
+    body = [own.lowerable() for own in found]
+    return SparseFunc(
+        params=[marker if p.same_as(result.buffer) else p for p in func.params],
+        axes=[axis for axis in func.axes if axis.kind != "sparse_output"],
+        buffers=[buffer for buffer in func.buffers if not buffer.same_as(result)],
+        temporaries=func.temporaries,
+        body=body[0] if len(body) == 1 else tirx.SeqStmt(body),
+        arg_names=func.arg_names,
+        attrs=func.attrs,
+        span=func.span,
+    )
+
+
+def _as_loops(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Turn blocks into loops."""
+    passes = [
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.LowerOpaqueBlock(),
+    ]
+    return tvm.transform.Sequential(passes)(IRModule({"main": func}))["main"]
+
+
+def _inside(nest: tirx.Stmt, depth: int) -> tuple[list[Var], tirx.Stmt]:
+    """Take the loops over the levels of a row off a nest."""
+    levels = []
+    for _ in range(depth):
+        levels.append(nest.loop_var)
+        nest = nest.body
+    return levels, nest

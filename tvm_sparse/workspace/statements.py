@@ -1,0 +1,79 @@
+"""Short ways to write TensorIR: local variables, loops, bit operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Expr, Var
+
+__all__ = ["Local", "count_bits", "loop", "sequence", "substitute", "trailing_zeros"]
+
+
+class Local:
+    """A variable of a generated program: one element in a register.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    dtype : str
+        Its type.
+    """
+
+    def __init__(self, name: str, dtype: str) -> None:
+        self.dtype = dtype
+        self._buffer = tirx.decl_buffer((1,), dtype, name, scope="global")
+
+    @property
+    def value(self) -> Expr:
+        """What it holds."""
+        return tirx.BufferLoad(self._buffer, [tirx.const(0, "int32")])
+
+    def set(self, value: Expr | int) -> tirx.Stmt:
+        """Return the statement that stores a value."""
+        value = tirx.const(value, self.dtype) if isinstance(value, int) else value
+        return tirx.BufferStore(self._buffer, value, [tirx.const(0, "int32")])
+
+    def declare(self, value: Expr | int) -> list[tirx.Stmt]:
+        """Return the statements that make it and store its first value."""
+        return [tirx.AllocBuffer(self._buffer), self.set(value)]
+
+
+def sequence(*parts: tirx.Stmt | Sequence[tirx.Stmt]) -> tirx.Stmt:
+    """Return statements one after another."""
+    flat: list[tirx.Stmt] = []
+    for part in parts:
+        for stmt in [part] if isinstance(part, tirx.Stmt) else part:
+            flat += list(stmt.seq) if isinstance(stmt, tirx.SeqStmt) else [stmt]
+    return flat[0] if len(flat) == 1 else tirx.SeqStmt(flat)
+
+
+def loop(
+    name: str,
+    begin: Expr,
+    end: Expr,
+    body: Callable[[Var], tirx.Stmt],
+    kind: int = tirx.ForKind.SERIAL,
+) -> tirx.For:
+    """Return a loop over ``begin .. end - 1``."""
+    var = Var(name, str(end.ty.dtype))
+    return tirx.For(var, begin, end - begin, kind, body(var))
+
+
+def trailing_zeros(word: Expr) -> Expr:
+    """Return the place of the lowest bit of a word of 64 bits that is set; it has one."""
+    return tirx.call_llvm_pure_intrin(
+        "int64", "llvm.cttz.i64", word, tirx.const(True, "bool")
+    )
+
+
+def count_bits(word: Expr) -> Expr:
+    """Return how many bits of a word of 64 bits are set."""
+    return tirx.call_llvm_pure_intrin("int64", "llvm.ctpop.i64", word)
+
+
+def substitute(stmt: tirx.Stmt, values: dict[Var, Expr]) -> tirx.Stmt:
+    """Replace variables by expressions."""
+    return tvm_ffi.structural_map(stmt, (Var, lambda var: values.get(var, var)))
