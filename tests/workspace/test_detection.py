@@ -82,7 +82,11 @@ def test_loops_out_of_order_share_no_level_that_needs_order():
 @pytest.mark.parametrize(
     "loops, steps, expected",
     [
-        (["p0", "p1", "j"], [Fuse("i", "k", "f"), Position("f", "p"), Split("p", "p0", "p1")], "ikj"),
+        (
+            ["p0", "p1", "j"],
+            [Fuse("i", "k", "f"), Position("f", "p"), Split("p", "p0", "p1")],
+            "ikj",
+        ),
         (["i0", "k", "i1", "j"], [Split("i", "i0", "i1")], "kij"),
         (["i0", "i1", "k", "j"], [Split("i", "i0", "i1")], "ikj"),
         (["k0", "i", "k1", "j"], [Split("k", "k0", "k1")], "kij"),

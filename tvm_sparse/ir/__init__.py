@@ -23,9 +23,9 @@ __all__ = [
     "FusedAxis",
     "SparseBuffer",
     "SparseFixedAxis",
-    "SparseOutputAxis",
     "SparseFunc",
     "SparseIteration",
+    "SparseOutputAxis",
     "SparseVariableAxis",
     "verify",
 ]

@@ -18,13 +18,17 @@ from ..ir import SparseFunc
 from ..schedule import SparseSchedule
 from ..transform import PIPELINE_NAME, LowerSparseBuffer, LowerSparseIteration
 from ..transform._layout import read_layout, size_text
+from ..workspace import assemble, find_policy, sparse_result
 from .executable import Executable
+from .sparse_results import SparseResultKernel
 from .threads import add_launcher_entry
 
 __all__ = ["compile", "lower", "resolve_target"]
 
 
-def compile(program: Any, target: Any = "llvm") -> Executable:
+def compile(
+    program: Any, target: Any = "llvm", *, workspace: str = "auto"
+) -> Executable | SparseResultKernel:
     """Compile a sparse program.
 
     Parameters
@@ -33,11 +37,15 @@ def compile(program: Any, target: Any = "llvm") -> Executable:
         A program at any stage, scheduled or not; what is left to do is done.
     target : str, dict or tvm.target.Target
         ``"llvm"`` means the host's CPU with all its features; give ``mcpu`` to compile for another.
+    workspace : str
+        For a function with a result over ``S.sparse_output``: how its entries are collected, the name of a
+        policy of :mod:`tvm_sparse.workspace`. ``"auto"`` chooses.
 
     Returns
     -------
-    Executable
-        Call it with arrays in the order of the program's parameters.
+    Executable or SparseResultKernel
+        Call it with arrays in the order of the program's parameters. The latter, for a function with a
+        result over ``S.sparse_output``, returns that as a new sparse matrix.
 
     Raises
     ------
@@ -55,6 +63,14 @@ def compile(program: Any, target: Any = "llvm") -> Executable:
     array([[2., 2., 2.],
            [0., 0., 0.]], dtype=float32)
     """
+    func = _function_with_sparse_result(program)
+    if func is not None:
+        module, description = assemble(func, find_policy(workspace))
+        return SparseResultKernel(_compile(module, target, {"result": description}), description)
+    return _compile(program, target, {})
+
+
+def _compile(program: Any, target: Any, extra: dict) -> Executable:
     module = lower(program)
     resolved = resolve_target(target)
     layouts = {var.name_hint: read_layout(func) for var, func in module.functions.items()}
@@ -68,8 +84,24 @@ def compile(program: Any, target: Any = "llvm") -> Executable:
         "functions": functions,
         "target": {str(k): str(v) for k, v in _target_attrs(resolved).items()},
         "cpu_features": _cpu_features(resolved),
+        **extra,
     }
     return Executable(built, metadata)
+
+
+def _function_with_sparse_result(program: Any) -> SparseFunc | None:
+    """The function of a program whose result the kernel allocates, None if there is none."""
+    if isinstance(program, SparseSchedule):
+        program = program.mod
+    functions = [program] if isinstance(program, SparseFunc) else []
+    if isinstance(program, IRModule):
+        functions = [f for f in program.functions.values() if isinstance(f, SparseFunc)]
+    found = [func for func in functions if sparse_result(func) is not None]
+    if found and len(functions) > 1:
+        raise SparseProgramError(
+            f"function {found[0].name}: compile a function with a result over S.sparse_output by itself"
+        )
+    return found[0] if found else None
 
 
 def lower(program: Any) -> IRModule:

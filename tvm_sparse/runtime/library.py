@@ -11,9 +11,10 @@ from pathlib import Path
 
 from .executable import Executable
 from .minimal import attach_launcher, check_target, open_library, read_metadata
+from .sparse_results import SparseResultKernel
 
 
-def load(path: str | os.PathLike) -> Executable:
+def load(path: str | os.PathLike) -> Executable | SparseResultKernel:
     """Load a library that ``Executable.export_library`` wrote.
 
     Parameters
@@ -23,7 +24,7 @@ def load(path: str | os.PathLike) -> Executable:
 
     Returns
     -------
-    Executable
+    Executable or SparseResultKernel
         Callable like the one that was exported.
 
     Raises
@@ -36,4 +37,6 @@ def load(path: str | os.PathLike) -> Executable:
     metadata = read_metadata(module, path)
     check_target(metadata, path)
     attach_launcher(module)
-    return Executable(module, metadata, path=Path(path).resolve())
+    executable = Executable(module, metadata, path=Path(path).resolve())
+    result = metadata.get("result")
+    return executable if result is None else SparseResultKernel(executable, result)

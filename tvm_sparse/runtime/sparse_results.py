@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 import math
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from ..workspace import find_policy
 from .dimensions import dimension
 from .executable import Executable
 from .threads import get_num_threads
 
-__all__ = ["SparseResultKernel"]
+__all__ = ["ResultPlan", "SparseResultKernel"]
 
 #: Least work of a task, in produced entries: below twice this much one task does all.
 _LEAST_WORK = 1 << 14
 
 
 class SparseResultKernel:
-    """A compiled function whose sparse result it allocates itself.
+    """A compiled function that allocates its sparse result.
 
-    Made by :func:`tvm_sparse.compile` from a function with a result over ``S.sparse_output``.
+    Made by :func:`tvm_sparse.compile` from a function with a result over ``S.sparse_output``, and by
+    :func:`tvm_sparse.load` from the library that it was exported to.
 
     Parameters
     ----------
     executable : Executable
         The phases.
-    plan : dict
+    description : dict
         What :func:`tvm_sparse.workspace.assemble` says of them.
     """
 
-    def __init__(self, executable: Executable, plan: dict) -> None:
-        self.executable, self.plan = executable, plan
-        self._phases = {
-            phase: executable[f"{plan['name']}_{phase}"] for phase in ("work", "count", "fill")
-        }
+    def __init__(self, executable: Executable, description: dict) -> None:
+        self.executable, self.description = executable, description
+        name = description["name"]
+        self._phases = {phase: executable[f"{name}_{phase}"] for phase in description["phases"]}
         self._names = {
             phase: [arg["name"] for arg in function.metadata["args"]]
             for phase, function in self._phases.items()
@@ -52,77 +53,175 @@ class SparseResultKernel:
 
         Returns
         -------
-        scipy.sparse.csr_matrix or coo_array
-            Sorted, without duplicates. Places where terms cancel are entries.
+        scipy.sparse.csr_matrix or scipy.sparse.coo_array
+            A matrix, or a tensor of another number of dimensions. Sorted, without duplicates. Places
+            where terms cancel are entries.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is unfit; see :class:`KernelFunction`.
         """
         known = self._bind(args, kwargs)
-        self._run("work", known)
-        work = np.from_dlpack(known["work"])
-        known |= self._share(work)
-        counts = np.empty_like(work)
-        self._run("count", known | {"counts": counts})
-        indptr = np.append(0, np.cumsum(counts))
-        stored = int(indptr[-1])
-        places = np.empty(stored, self.plan["place_dtype"])
-        values = np.empty(stored, self.plan["dtype"])
-        result = {"result_indptr": indptr, "result_indices": places, "result_values": values}
-        self._run("fill", known | result | {"result_nnz": stored})
-        return self._matrix(self._sizes(known), indptr, places, values)
+        structure = self._count(known)
+        places = np.empty(structure["result_nnz"], self.description["place_dtype"])
+        values = np.empty(structure["result_nnz"], self.description["dtype"])
+        result = {"result_indices": places, "result_values": values}
+        self._run("fill", known | structure | result)
+        return self._matrix(known, structure["result_indptr"], places, values)
 
-    def _matrix(self, shape, indptr, places, values) -> sp.csr_matrix | sp.coo_array:
-        hoisted = self.plan["hoisted"]
-        index_dtype = self.plan["index_dtype"]
-        if len(shape) == 2 and hoisted == 1:
-            structure = (values, places, indptr.astype(index_dtype))
-            return _canonical(sp.csr_matrix(structure, shape=shape))
-        row = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
-        coordinates = (
-            *np.unravel_index(row, shape[:hoisted] or (1,))[: hoisted or 0],
-            *np.unravel_index(places, shape[hoisted:]),
-        )
-        if len(shape) == 2:
-            rows = np.append(0, np.cumsum(np.bincount(coordinates[0], minlength=shape[0])))
-            structure = (values, coordinates[1].astype(index_dtype), rows.astype(index_dtype))
-            return _canonical(sp.csr_matrix(structure, shape=shape))
-        coordinates = tuple(found.astype(index_dtype) for found in coordinates)
-        return _canonical(sp.coo_array((values, coordinates), shape=shape))
+    def plan(self, *args: Any, **kwargs: Any) -> ResultPlan:
+        """Find the structure of the result, to compute it for several values.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            Operands and sizes of a call.
+
+        Returns
+        -------
+        ResultPlan
+            Call it with operands of the same structure.
+        """
+        return ResultPlan(self, self._bind(args, kwargs))
+
+    def export_library(self, path: str | os.PathLike, **options: Any) -> Path:
+        """Write all phases into one shared library; see :meth:`Executable.export_library`."""
+        return self.executable.export_library(path, **options)
+
+    def __repr__(self) -> str:
+        own = self.description
+        shape = ", ".join(own["shape"])
+        return f"<SparseResultKernel {own['name']} -> {own['result']} ({shape}), {own['policy']}>"
+
+    # --- phases ---
 
     def _bind(self, args: tuple, kwargs: dict) -> dict[str, Any]:
-        function = self._phases["work"]
-        ready = function.arguments(*args, **kwargs)
+        ready = self._phases["work"].arguments(*args, **kwargs)
         return dict(zip(self._names["work"], ready))
+
+    def _count(self, known: dict[str, Any]) -> dict[str, Any]:
+        """Share the rows between tasks and count their entries; return what ``fill`` needs."""
+        self._run("work", known)
+        work = np.from_dlpack(known["work"])
+        structure = self._share(work)
+        counts = np.empty_like(work)
+        self._run("count", known | structure | {"counts": counts})
+        indptr = np.zeros(counts.size + 1, np.int64)
+        np.cumsum(counts, out=indptr[1:])
+        return structure | {"result_indptr": indptr, "result_nnz": int(indptr[-1])}
 
     def _share(self, work: np.ndarray) -> dict[str, Any]:
         """Cut the rows into one stretch of equal work for each thread."""
-        before = np.append(0, np.cumsum(work + 1))
+        before = np.zeros(work.size + 1, np.int64)
+        np.cumsum(work + 1, out=before[1:])
         tasks = max(1, min(get_num_threads(), int(before[-1]) // _LEAST_WORK))
         bounds = np.searchsorted(before, np.arange(1, tasks) * (before[-1] / tasks))
         rows = np.concatenate([[0], bounds, [work.size]]).astype(np.int64)
         return {"tasks": tasks, "task_rows": rows, "most": int(work.max(initial=0))}
 
-    def _scratch(self, name: str, known: dict[str, Any]) -> np.ndarray:
-        own = next(s for s in find_policy(self.plan["policy"]).scratch if s.name == name)
-        length = math.prod(self._sizes(known)[self.plan["hoisted"] :])
-        dtype = self.plan["dtype"] if own.dtype == "value" else own.dtype
-        fill = self.plan["neutral"] if own.fill is None else own.fill
-        size = own.size(length, known["most"])
-        known[f"{name}_size"] = size
-        return np.full(size * known["tasks"], fill, dtype)
-
-    def _sizes(self, known: dict[str, Any]) -> tuple[int, ...]:
-        return tuple(dimension(text).evaluate(known) for text in self.plan["shape"])
-
     def _run(self, phase: str, known: dict[str, Any]) -> None:
-        taken = [name for name in self._names[phase] if name.startswith("workspace_")]
-        borrowed = {}
-        for name in taken:
-            borrowed[name] = self._scratch(name.removeprefix("workspace_"), known)
-        self._phases[phase](*(borrowed.get(n, known.get(n)) for n in self._names[phase]))
+        names = self._names[phase]
+        scratch = [name for name in self.description["scratch"] if f"workspace_{name}" in names]
+        for name in scratch:
+            known[f"{name}_size"] = self._scratch_size(name, known)
+            known[f"workspace_{name}"] = self._scratch(name, known)
+        self._phases[phase](*(known[name] for name in names))
+
+    def _scratch_size(self, name: str, known: dict[str, Any]) -> int:
+        length = math.prod(self._shape(known)[self.description["hoisted"] :])
+        sizes = {"length": length, "most": known["most"], "min": min, "max": max, "pow2": _power}
+        size = eval(self.description["scratch"][name]["size"], {"__builtins__": {}}, sizes)
+        if length >= 2**63 or size * known["tasks"] >= 2**63:
+            raise ValueError(
+                f"{self.description['name']}: expected a row of fewer than 2**63 places, found {length}"
+            )
+        return size
+
+    def _scratch(self, name: str, known: dict[str, Any]) -> np.ndarray:
+        own = self.description["scratch"][name]
+        dtype = self.description["dtype"] if own["dtype"] == "value" else own["dtype"]
+        fill = self.description["neutral"] if own["fill"] is None else own["fill"]
+        count = known[f"{name}_size"] * known["tasks"]
+        return np.zeros(count, dtype) if fill == 0 else np.full(count, fill, dtype)
+
+    def _shape(self, known: dict[str, Any]) -> tuple[int, ...]:
+        return tuple(dimension(text).evaluate(known) for text in self.description["shape"])
+
+    def _matrix(self, known, indptr, places, values) -> sp.csr_matrix | sp.coo_array:
+        """Put the result together as SciPy holds it."""
+        shape, hoisted = self._shape(known), self.description["hoisted"]
+        index_dtype = self.description["index_dtype"]
+        if len(shape) == 2 and hoisted == 1:
+            return _matrix((values, places, indptr.astype(index_dtype)), shape)
+        row = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
+        outer = np.unravel_index(row, shape[:hoisted]) if hoisted else ()
+        coordinates = (*outer, *np.unravel_index(places, shape[hoisted:]))
+        if len(shape) == 2:
+            rows = np.append(0, np.cumsum(np.bincount(coordinates[0], minlength=shape[0])))
+            structure = coordinates[1].astype(index_dtype), rows.astype(index_dtype)
+            return _matrix((values, *structure), shape)
+        coordinates = tuple(found.astype(index_dtype) for found in coordinates)
+        tensor = sp.coo_array((values, coordinates), shape=shape)
+        tensor.has_canonical_format = True
+        return tensor
 
 
-def _canonical(matrix):
-    """Note that a matrix is sorted and has no duplicates, so that SciPy does not look."""
-    if hasattr(matrix, "has_sorted_indices"):
-        matrix.has_sorted_indices = True
-    matrix.has_canonical_format = True
+class ResultPlan:
+    """A sparse result whose structure is known: compute it for new values.
+
+    Made by :meth:`SparseResultKernel.plan`.
+
+    Attributes
+    ----------
+    nnz : int
+        Entries of the result.
+    """
+
+    def __init__(self, kernel: SparseResultKernel, known: dict[str, Any]) -> None:
+        self._kernel = kernel
+        self._indices = {
+            arg["name"]: np.array(np.from_dlpack(known[arg["name"]]))
+            for arg in kernel._phases["work"].metadata["args"]
+            if arg.get("index_of") is not None
+        }
+        self._structure = kernel._count(known)
+        self._places: np.ndarray | None = None
+        self.nnz = self._structure["result_nnz"]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> sp.csr_matrix | sp.coo_array:
+        """Compute the result for operands of the structure that was planned for.
+
+        Raises
+        ------
+        ValueError
+            If their structure is another one.
+        """
+        kernel = self._kernel
+        known = kernel._bind(args, kwargs)
+        for name, planned in self._indices.items():
+            if not np.array_equal(np.from_dlpack(known[name]), planned):
+                raise ValueError(
+                    f"{kernel.description['name']}: argument {name!r}: expected the index array that was "
+                    "planned for, found another one; make a new plan"
+                )
+        values = np.empty(self.nnz, kernel.description["dtype"])
+        first = self._places is None
+        places = np.empty(self.nnz, kernel.description["place_dtype"]) if first else self._places
+        result = {"result_indices": places, "result_values": values}
+        can_refill = "refill" in kernel.description["phases"] and not first
+        kernel._run("refill" if can_refill else "fill", known | self._structure | result)
+        self._places = places
+        return kernel._matrix(known, self._structure["result_indptr"], places.copy(), values)
+
+
+def _power(size: int) -> int:
+    """The next power of two, at least 1."""
+    return 1 << max(0, int(size) - 1).bit_length()
+
+
+def _matrix(structure: tuple, shape: tuple[int, int]) -> sp.csr_matrix:
+    """Return a CSR matrix that is known to be sorted and without duplicates."""
+    matrix = sp.csr_matrix(structure, shape=shape)
+    matrix.has_sorted_indices = matrix.has_canonical_format = True
     return matrix

@@ -12,7 +12,7 @@ from ..ir import SparseFunc
 from ..transform._layout import LAYOUT_ATTR, size_text
 from .policy import Policy
 from .producer import Producer, produce, sparse_result
-from .template import Generated, count_function, fill_function, work_function
+from .template import Generated, count_function, fill_function, refill_function, work_function
 
 __all__ = ["assemble"]
 
@@ -30,7 +30,8 @@ def assemble(func: SparseFunc, policy: Policy) -> tuple[IRModule, dict]:
     Returns
     -------
     tvm.IRModule
-        Functions ``<name>_work``, ``<name>_count`` and ``<name>_fill``.
+        Functions ``<name>_work``, ``<name>_count``, ``<name>_fill`` and, if the policy has one,
+        ``<name>_refill``.
     dict
         What the runtime needs, as plain data.
     """
@@ -43,7 +44,9 @@ def assemble(func: SparseFunc, policy: Policy) -> tuple[IRModule, dict]:
         "work": work_function(producer),
         "count": count_function(producer, policy),
         "fill": fill_function(producer, policy, result.dtype, index_dtype),
+        "refill": refill_function(producer, policy, result.dtype, index_dtype),
     }
+    made = {phase: own for phase, own in made.items() if own is not None}
     name = func.arg_names[func.params.index(result.buffer)]
     texts = dict(zip(func.params, func.arg_names))
     sizes = [size_text(axis.length, texts) for axis in result.axes]
@@ -65,6 +68,11 @@ def assemble(func: SparseFunc, policy: Policy) -> tuple[IRModule, dict]:
         "index_dtype": result.axes[-1].dtype,
         "place_dtype": index_dtype,
         "policy": policy.name,
+        "phases": list(made),
+        "scratch": {
+            own.name: {"dtype": own.dtype, "size": own.size, "fill": own.fill}
+            for own in policy.scratch
+        },
         "neutral": producer.neutral.value,
     }
     return module, plan
@@ -83,7 +91,13 @@ def _function(
             continue
         shape = [text.replace("rows", f"({rows})") for text in argument.shape]
         args.append(
-            {**entry, "kind": "buffer", "buffer": entry["name"], "role": argument.role, "shape": shape}
+            {
+                **entry,
+                "kind": "buffer",
+                "buffer": entry["name"],
+                "role": argument.role,
+                "shape": shape,
+            }
         )
     layout["args"] = args
     params = [*operands, *(argument.var for argument in own.arguments)]

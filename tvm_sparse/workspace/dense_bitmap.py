@@ -25,22 +25,28 @@ class DenseBitmap(Policy):
 
     name = "dense"
     scratch = (
-        Scratch("values", "value", lambda length, _: length, fill=None, symbolic=False),
-        Scratch("bits", "int64", lambda length, _: length // 64 + 1),
-        Scratch("words", "int64", lambda length, _: length // 4096 + 1),
+        Scratch("values", "value", "length", fill=None, symbolic=False),
+        Scratch("bits", "int64", "length // 64 + 1"),
+        Scratch("words", "int64", "length // 4096 + 1"),
     )
 
     def insert(self, memory, place, value, combine):
         statements = []
         if value is not None:
-            own = memory["values"]
-            combined = value if combine is None else combine(own[place], value)
-            statements.append(own.store(place, combined))
+            statements.append(self.insert_known(memory, place, value, combine))
         for name, shift in (("bits", _WORD_BITS), ("words", 2 * _WORD_BITS)):
             bit = _int64(1) << ((place >> (shift - _WORD_BITS)) & _int64(63))
             word = memory[name][place >> shift]
             statements.append(memory[name].store(place >> shift, word | bit))
         return sequence(statements)
+
+    def insert_known(self, memory, place, value, combine):
+        own = memory["values"]
+        return own.store(place, value if combine is None else combine(own[place], value))
+
+    def take(self, memory, place, neutral):
+        own = memory["values"]
+        return own[place], own.store(place, neutral)
 
     def count(self, memory, length):
         total = Local("held", "int64")
@@ -54,12 +60,12 @@ class DenseBitmap(Policy):
         def word(index, bits):
             left = Local("bits_left", "int64")
             place = tirx.Var("place", "int64")
-            own = memory["values"]
+            value, clear = self.take(memory, place, neutral)
             step = sequence(
                 tirx.Bind(place, index * 64 + trailing_zeros(left.value)),
                 left.set(left.value & (left.value - 1)),
-                emit(place, own[place]),
-                own.store(place, neutral),
+                emit(place, value),
+                clear,
             )
             return sequence(left.declare(bits), tirx.While(left.value != 0, step))
 

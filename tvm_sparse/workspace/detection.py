@@ -95,7 +95,9 @@ def detect(
     """
     for what, names in (("loops", loops), ("result", result)):
         if len(set(names)) != len(names):
-            raise SparseProgramError(f"{what}: expected each variable once, found {', '.join(names)}")
+            raise SparseProgramError(
+                f"{what}: expected each variable once, found {', '.join(names)}"
+            )
     missing = [var for var in result if var not in loops]
     if missing:
         raise SparseProgramError(
@@ -204,8 +206,8 @@ def _holds_reduction(var: str, steps: Sequence, reduced: Sequence[str]) -> bool:
     for step in reversed(steps):
         if isinstance(step, Fuse) and step.into in made:
             made |= {step.outer, step.inner}
-        elif isinstance(step, Position) and step.into in made:
-            made.add(step.of)
-        elif isinstance(step, Split) and {step.outer, step.inner} & made:
+        elif (isinstance(step, Position) and step.into in made) or (
+            isinstance(step, Split) and {step.outer, step.inner} & made
+        ):
             made.add(step.of)
     return bool(made & set(reduced))

@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 from tvm import tirx
 from tvm.ir import Expr, Var
 
@@ -32,9 +31,10 @@ class Scratch:
         Unique in the policy.
     dtype : str
         Of its elements; ``"value"`` stands for that of the result.
-    size : callable
-        From the number of places of a row and the most entries that its loops produce, both int, to the
-        number of elements of one task.
+    size : str
+        Number of elements of one task, as an expression of ``length``, the number of places of a row, and
+        ``most``, the most entries that its loops produce; ``min``, ``max`` and ``pow2``, the next power of
+        two, may be called.
     fill : int or None
         What it holds when empty; None stands for what leaves other values as they are.
     symbolic : bool
@@ -43,7 +43,7 @@ class Scratch:
 
     name: str
     dtype: str
-    size: Callable[[int, int], int]
+    size: str
     fill: int | None = 0
     symbolic: bool = True
 
@@ -129,13 +129,16 @@ class Policy(ABC):
     ) -> tirx.Stmt:
         """Give out every entry, by ``emit(place, value)``, and empty the workspace."""
 
-    def bytes_for(self, length: int, most: int, value_bytes: int) -> int:
-        """Return the memory of one task."""
-        return sum(
-            own.size(length, most)
-            * (value_bytes if own.dtype == "value" else np.dtype(own.dtype).itemsize)
-            for own in self.scratch
-        )
+    def insert_known(
+        self, memory: dict[str, Memory], place: Expr, value: Expr, combine: Combine | None
+    ) -> tirx.Stmt | None:
+        """Take in an entry of a structure that is known; None where the policy cannot do better."""
+        del memory, place, value, combine
+        return None
+
+    def take(self, memory: dict[str, Memory], place: Expr, neutral: Expr) -> tuple[Expr, tirx.Stmt]:
+        """Return the value at a known place, and the statement that empties it."""
+        raise NotImplementedError
 
 
 _POLICIES: dict[str, Policy] = {}
@@ -155,13 +158,14 @@ def register_policy(policy: Policy) -> Policy:
 
 
 def find_policy(name: str) -> Policy:
-    """Return the policy of a name.
+    """Return the policy of a name; ``"auto"`` is the one that suits most.
 
     Raises
     ------
     ValueError
         If there is none.
     """
+    name = "dense" if name == "auto" else name
     if name not in _POLICIES:
         raise ValueError(f"workspace: expected one of {', '.join(_POLICIES)}, found {name!r}")
     return _POLICIES[name]

@@ -186,7 +186,9 @@ class _Iteration:
         loops = [var.name for _, _, var in self.node.iterators]
         levels = []
         for number, index in enumerate(self.store.indices):
-            name = names.get(index, f"index{number}") if isinstance(index, Var) else f"index{number}"
+            name = (
+                names.get(index, f"index{number}") if isinstance(index, Var) else f"index{number}"
+            )
             levels.append(name)
             if name not in loops:
                 loops.append(name)

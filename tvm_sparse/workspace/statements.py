@@ -64,9 +64,7 @@ def loop(
 
 def trailing_zeros(word: Expr) -> Expr:
     """Return the place of the lowest bit of a word of 64 bits that is set; it has one."""
-    return tirx.call_llvm_pure_intrin(
-        "int64", "llvm.cttz.i64", word, tirx.const(True, "bool")
-    )
+    return tirx.call_llvm_pure_intrin("int64", "llvm.cttz.i64", word, tirx.const(True, "bool"))
 
 
 def count_bits(word: Expr) -> Expr:

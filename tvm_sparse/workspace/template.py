@@ -2,7 +2,8 @@
 
 ``work`` says how many entries the loops of each row produce, repeated ones included, so that rows can be
 shared between tasks. ``count`` inserts them into a workspace without values and says how many each row
-has. ``fill`` does so with values and writes the row to its place.
+has. ``fill`` does so with values and writes the row to its place; ``refill`` computes new values where the
+structure is known.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from .policy import Memory, Policy
 from .producer import Producer
 from .statements import Local, loop, sequence, substitute
 
-__all__ = ["Argument", "Generated", "count_function", "fill_function", "work_function"]
+__all__ = [
+    "Argument",
+    "Generated",
+    "count_function",
+    "fill_function",
+    "refill_function",
+    "work_function",
+]
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,9 @@ def work_function(producer: Producer) -> Generated:
     def row(number: Expr) -> tirx.Stmt:
         total = Local("produced", "int64")
         parts = [
-            substitute(_counted(own.body, producer.marker, total), _levels(own.levels, number, lengths))
+            substitute(
+                _counted(own.body, producer.marker, total), _levels(own.levels, number, lengths)
+            )
             for own in producer.rows
         ]
         store = tirx.BufferStore(work, total.value, [number])
@@ -67,9 +77,7 @@ def count_function(producer: Producer, policy: Policy) -> Generated:
         return sequence(statements, tirx.BufferStore(counts, held, [number]))
 
     tasks = _Tasks(producer, policy, symbolic=True)
-    return Generated(
-        [Argument(counts, ("rows",), "output"), *tasks.arguments], tasks.run(finish)
-    )
+    return Generated([Argument(counts, ("rows",), "output"), *tasks.arguments], tasks.run(finish))
 
 
 def fill_function(producer: Producer, policy: Policy, dtype: str, index_dtype: str) -> Generated:
@@ -106,13 +114,50 @@ def fill_function(producer: Producer, policy: Policy, dtype: str, index_dtype: s
     return Generated([*own, *tasks.arguments], tasks.run(finish))
 
 
+def refill_function(
+    producer: Producer, policy: Policy, dtype: str, index_dtype: str
+) -> Generated | None:
+    """Compute the values of each row at known places; None where the policy cannot do better."""
+    stored = Var("result_nnz", "int64")
+    indptr = declare_buffer([_product(producer.lengths) + 1], "int64", "result_indptr")
+    indices = declare_buffer([stored], index_dtype, "result_indices")
+    values = declare_buffer([stored], dtype, "result_values")
+    probe = tirx.const(0, "int64")
+    tasks = _Tasks(producer, policy, symbolic=False, dtype=dtype, known=True)
+    memory = tasks.memory(probe)
+    if policy.insert_known(memory, probe, tirx.const(0, dtype), None) is None:
+        return None
+
+    def finish(memory, number):
+        def gather(slot: Var) -> tirx.Stmt:
+            place = tirx.BufferLoad(indices, [slot]).astype("int64")
+            value, clear = policy.take(memory, place, producer.neutral)
+            return sequence(tirx.BufferStore(values, value, [slot]), clear)
+
+        begin, end = (tirx.BufferLoad(indptr, [number + k]) for k in (0, 1))
+        return loop("slot", begin, end, gather)
+
+    own = [
+        Argument(indptr, ("rows + 1",), "input"),
+        Argument(indices, ("result_nnz",), "input"),
+        Argument(values, ("result_nnz",), "output"),
+        Argument(stored, (), "scalar"),
+    ]
+    return Generated([*own, *tasks.arguments], tasks.run(finish))
+
+
 class _Tasks:
     """The parallel loop over tasks: rows of their own, and a workspace of their own."""
 
     def __init__(
-        self, producer: Producer, policy: Policy, symbolic: bool, dtype: str = "int8"
+        self,
+        producer: Producer,
+        policy: Policy,
+        symbolic: bool,
+        dtype: str = "int8",
+        known: bool = False,
     ) -> None:
-        self.producer, self.policy, self.symbolic = producer, policy, symbolic
+        self.producer, self.policy, self.symbolic, self.known = producer, policy, symbolic, known
         self.count = Var("tasks", "int64")
         self.rows = declare_buffer([self.count + 1], "int64", "task_rows")
         self.scratch: dict[str, tuple[Var, Var]] = {}
@@ -132,12 +177,15 @@ class _Tasks:
                 Argument(buffer, (f"tasks * {own.name}_size",), "inout"),
             ]
 
+    def memory(self, task: Expr) -> dict[str, Memory]:
+        """The scratch memory of a task."""
+        return {
+            name: Memory(buffer, task * size, size) for name, (buffer, size) in self.scratch.items()
+        }
+
     def run(self, finish: Callable[[dict, Expr], tirx.Stmt]) -> tirx.Stmt:
         def task(number: Var) -> tirx.Stmt:
-            memory = {
-                name: Memory(buffer, number * size, size)
-                for name, (buffer, size) in self.scratch.items()
-            }
+            memory = self.memory(number)
             begin, end = (tirx.BufferLoad(self.rows, [number + k]) for k in (0, 1))
             return loop("row", begin, end, lambda row: self._row(row, memory, finish))
 
@@ -162,7 +210,8 @@ class _Tasks:
             place = tirx.Var("place", "int64")
             value = None if self.symbolic else node.value
             bind = tirx.Bind(place, self.producer.place(node.indices))
-            return sequence(bind, self.policy.insert(memory, place, value, combine))
+            insert = self.policy.insert_known if self.known else self.policy.insert
+            return sequence(bind, insert(memory, place, value, combine))
 
         return store
 
