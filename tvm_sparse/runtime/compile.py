@@ -65,7 +65,8 @@ def compile(
     """
     func = _function_with_sparse_result(program)
     if func is not None:
-        module, description = assemble(func, find_policy(workspace))
+        with resolve_target(target):
+            module, description = assemble(func, find_policy(workspace))
         return SparseResultKernel(_compile(module, target, {"result": description}), description)
     return _compile(program, target, {})
 

@@ -1,4 +1,4 @@
-"""Policy ``dense``: a value for every coordinate of a row, and bitmaps of two levels of those in use.
+"""Policy ``bitmap``: a value for every coordinate of a row, and bitmaps of two levels of those in use.
 
 Insertion has no branch: it combines the value and sets a bit in each bitmap. A drain looks at the upper
 bitmap, of one bit for 64 words of the lower one, and so finds coordinates in order without a sort.
@@ -23,7 +23,7 @@ def _int64(value: int):
 class DenseBitmap(Policy):
     """Dense row with bitmaps; see the module."""
 
-    name = "dense"
+    name = "bitmap"
     scratch = (
         Scratch("values", "value", "length", fill=None, symbolic=False),
         Scratch("bits", "int64", "length // 64 + 1"),

@@ -206,8 +206,8 @@ def _holds_reduction(var: str, steps: Sequence, reduced: Sequence[str]) -> bool:
     for step in reversed(steps):
         if isinstance(step, Fuse) and step.into in made:
             made |= {step.outer, step.inner}
-        elif (isinstance(step, Position) and step.into in made) or (
-            isinstance(step, Split) and {step.outer, step.inner} & made
-        ):
+        elif isinstance(step, Position) and step.into in made:
+            made.add(step.of)
+        if isinstance(step, Split) and {step.outer, step.inner} & made:
             made.add(step.of)
     return bool(made & set(reduced))

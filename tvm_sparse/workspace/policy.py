@@ -74,6 +74,16 @@ class Memory:
         """Return the statement that stores an element."""
         return tirx.BufferStore(self.buffer, value, [self.begin + index])
 
+    def vector(self, index: Expr, lanes: int) -> Expr:
+        """Return neighbouring elements as a vector."""
+        ramp = tirx.Ramp(self.begin + index, tirx.const(1, "int64"), lanes)
+        return tirx.BufferLoad(self.buffer, [ramp])
+
+    def store_vector(self, index: Expr, value: Expr, lanes: int) -> tirx.Stmt:
+        """Return the statement that stores neighbouring elements."""
+        ramp = tirx.Ramp(self.begin + index, tirx.const(1, "int64"), lanes)
+        return tirx.BufferStore(self.buffer, value, [ramp])
+
 
 class Policy(ABC):
     """One way to hold the entries of a row.

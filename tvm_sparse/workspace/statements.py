@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, Var
+from tvm.target import Target, codegen
 
-__all__ = ["Local", "count_bits", "loop", "sequence", "substitute", "trailing_zeros"]
+__all__ = ["Local", "count_bits", "has_feature", "loop", "sequence", "substitute", "trailing_zeros"]
 
 
 class Local:
@@ -70,6 +71,14 @@ def trailing_zeros(word: Expr) -> Expr:
 def count_bits(word: Expr) -> Expr:
     """Return how many bits of a word of 64 bits are set."""
     return tirx.call_llvm_pure_intrin("int64", "llvm.ctpop.i64", word)
+
+
+def has_feature(name: str) -> bool:
+    """Whether the target in scope is a CPU with a feature, by LLVM's name."""
+    target = Target.current(allow_none=True)
+    if target is None or target.kind.name != "llvm":
+        return False
+    return name in {str(feature) for feature in codegen.llvm_get_cpu_features(target)}
 
 
 def substitute(stmt: tirx.Stmt, values: dict[Var, Expr]) -> tirx.Stmt:
