@@ -261,3 +261,34 @@ PEERS: dict[str, dict[str, Callable[..., Bound]]] = {
     "sddmm": {"torch": torch_sddmm, "numba": numba_sddmm},
     "segment_sum": {"scipy": scipy_segment_sum, "numba": numba_segment_sum},
 }
+
+
+def mkl_spgemm(a: sp.csr_matrix, b: sp.csr_matrix, ordered: bool) -> Callable[[], None]:
+    """``mkl_sparse_spmm``, and ``mkl_sparse_order`` of its result, which is freed again."""
+    mkl, left, right = _mkl(), _mkl_handle(a), _mkl_handle(b)
+
+    def call() -> None:
+        result = ctypes.c_void_p()
+        _checked(mkl.mkl_sparse_spmm(_NO_TRANSPOSE, left, right, ctypes.byref(result)))
+        if ordered:
+            _checked(mkl.mkl_sparse_order(result))
+        _checked(mkl.mkl_sparse_destroy(result))
+
+    return _keeping(call, a, b)
+
+
+def torch_spgemm(a: sp.csr_matrix, b: sp.csr_matrix) -> Callable[[], torch.Tensor]:
+    """CSR times CSR."""
+    left, right = _torch_csr(a), _torch_csr(b)
+    return lambda: left @ right
+
+
+def scipy_sorted(compute: Callable[[], sp.csr_matrix]) -> Callable[[], sp.csr_matrix]:
+    """A result of SciPy, with its indices sorted."""
+
+    def call() -> sp.csr_matrix:
+        result = compute()
+        result.sort_indices()
+        return result
+
+    return call

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ __all__ = ["ResultPlan", "SparseResultKernel"]
 
 #: Least work of a task, in produced entries: below twice this much one task does all.
 _LEAST_WORK = 1 << 14
+#: Bytes of room for all that rows may produce, above which their entries are counted first.
+_MOST_ROOM = 1 << 30
 
 
 class SparseResultKernel:
@@ -63,12 +66,8 @@ class SparseResultKernel:
             If an argument is unfit; see :class:`KernelFunction`.
         """
         known = self._bind(args, kwargs)
-        structure = self._count(known)
-        places = np.empty(structure["result_nnz"], self.description["place_dtype"])
-        values = np.empty(structure["result_nnz"], self.description["dtype"])
-        result = {"result_indices": places, "result_values": values}
-        self._run("fill", known | structure | result)
-        return self._matrix(known, structure["result_indptr"], places, values)
+        indptr, places, values, _ = self._compute(known)
+        return self._matrix(known, indptr, places, values)
 
     def plan(self, *args: Any, **kwargs: Any) -> ResultPlan:
         """Find the structure of the result, to compute it for several values.
@@ -100,25 +99,57 @@ class SparseResultKernel:
         ready = self._phases["work"].arguments(*args, **kwargs)
         return dict(zip(self._names["work"], ready))
 
-    def _count(self, known: dict[str, Any]) -> dict[str, Any]:
-        """Share the rows between tasks and count their entries; return what ``fill`` needs."""
+    def _compute(self, known: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict]:
+        """Compute the result; return its arrays, and how rows were shared."""
         self._run("work", known)
         work = np.from_dlpack(known["work"])
-        structure = self._share(work)
-        counts = np.empty_like(work)
-        self._run("count", known | structure | {"counts": counts})
-        indptr = np.zeros(counts.size + 1, np.int64)
-        np.cumsum(counts, out=indptr[1:])
-        return structure | {"result_indptr": indptr, "result_nnz": int(indptr[-1])}
+        shared, room = self._share(work, self._row_length(known))
+        item = np.dtype(self.description["place_dtype"]).itemsize
+        item += np.dtype(self.description["dtype"]).itemsize
+        by_phases = room[-1] * item > _MOST_ROOM
+        compute = self._count_and_fill if by_phases else self._append_in_tasks
+        return *compute(known | shared, room), shared
 
-    def _share(self, work: np.ndarray) -> dict[str, Any]:
-        """Cut the rows into one stretch of equal work for each thread."""
+    def _append_in_tasks(self, known: dict[str, Any], room: np.ndarray) -> tuple:
+        """Let each task write its rows one after another to room for all that it may produce."""
+        places = np.empty(room[-1], self.description["place_dtype"])
+        values = np.empty(room[-1], self.description["dtype"])
+        counts = np.empty_like(np.from_dlpack(known["work"]))
+        result = {"result_indices": places, "result_values": values, "counts": counts}
+        begins = {"task_begins": room[:-1], "result_room": int(room[-1])}
+        self._run("append", known | result | begins)
+        indptr = _pointers(counts)
+        for task in range(1, known["tasks"]):
+            begin, end = indptr[known["task_rows"][task : task + 2]]
+            own = slice(room[task], room[task] + end - begin)
+            for array in (places, values):
+                array[begin:end] = array[own]
+        for array in (places, values):
+            array.resize(indptr[-1], refcheck=False)  # gives back what no row needed
+        return indptr, places, values
+
+    def _count_and_fill(self, known: dict[str, Any], _room: np.ndarray) -> tuple:
+        """Count the entries of each row first, and allocate no more than these."""
+        counts = np.empty_like(np.from_dlpack(known["work"]))
+        self._run("count", known | {"counts": counts})
+        indptr = _pointers(counts)
+        places = np.empty(indptr[-1], self.description["place_dtype"])
+        values = np.empty(indptr[-1], self.description["dtype"])
+        result = {"result_indptr": indptr, "result_indices": places, "result_values": values}
+        self._run("fill", known | result | {"result_nnz": int(indptr[-1])})
+        return indptr, places, values
+
+    def _share(self, work: np.ndarray, length: int) -> tuple[dict[str, Any], np.ndarray]:
+        """Cut the rows into one stretch of equal work for each thread; bound the entries of each."""
         before = np.zeros(work.size + 1, np.int64)
         np.cumsum(work + 1, out=before[1:])
         tasks = max(1, min(get_num_threads(), int(before[-1]) // _LEAST_WORK))
         bounds = np.searchsorted(before, np.arange(1, tasks) * (before[-1] / tasks))
         rows = np.concatenate([[0], bounds, [work.size]]).astype(np.int64)
-        return {"tasks": tasks, "task_rows": rows, "most": int(work.max(initial=0))}
+        most = np.minimum(work, length)
+        room = [int(most[begin:end].sum()) for begin, end in pairwise(rows)]
+        shared = {"tasks": tasks, "task_rows": rows, "most": int(work.max(initial=0))}
+        return shared, np.append(0, np.cumsum(room))
 
     def _run(self, phase: str, known: dict[str, Any]) -> None:
         names = self._names[phase]
@@ -129,7 +160,7 @@ class SparseResultKernel:
         self._phases[phase](*(known[name] for name in names))
 
     def _scratch_size(self, name: str, known: dict[str, Any]) -> int:
-        length = math.prod(self._shape(known)[self.description["hoisted"] :])
+        length = self._row_length(known)
         sizes = {"length": length, "most": known["most"], "min": min, "max": max, "pow2": _power}
         size = eval(self.description["scratch"][name]["size"], {"__builtins__": {}}, sizes)
         if length >= 2**63 or size * known["tasks"] >= 2**63:
@@ -144,6 +175,10 @@ class SparseResultKernel:
         fill = self.description["neutral"] if own["fill"] is None else own["fill"]
         count = known[f"{name}_size"] * known["tasks"]
         return np.zeros(count, dtype) if fill == 0 else np.full(count, fill, dtype)
+
+    def _row_length(self, known: dict[str, Any]) -> int:
+        """Return how many places a row has."""
+        return math.prod(self._shape(known)[self.description["hoisted"] :])
 
     def _shape(self, known: dict[str, Any]) -> tuple[int, ...]:
         return tuple(dimension(text).evaluate(known) for text in self.description["shape"])
@@ -185,9 +220,8 @@ class ResultPlan:
             for arg in kernel._phases["work"].metadata["args"]
             if arg.get("index_of") is not None
         }
-        self._structure = kernel._count(known)
-        self._places: np.ndarray | None = None
-        self.nnz = self._structure["result_nnz"]
+        self._indptr, self._places, _, self._shared = kernel._compute(known)
+        self.nnz = int(self._indptr[-1])
 
     def __call__(self, *args: Any, **kwargs: Any) -> sp.csr_matrix | sp.coo_array:
         """Compute the result for operands of the structure that was planned for.
@@ -206,13 +240,18 @@ class ResultPlan:
                     "planned for, found another one; make a new plan"
                 )
         values = np.empty(self.nnz, kernel.description["dtype"])
-        first = self._places is None
-        places = np.empty(self.nnz, kernel.description["place_dtype"]) if first else self._places
-        result = {"result_indices": places, "result_values": values}
-        can_refill = "refill" in kernel.description["phases"] and not first
-        kernel._run("refill" if can_refill else "fill", known | self._structure | result)
-        self._places = places
-        return kernel._matrix(known, self._structure["result_indptr"], places.copy(), values)
+        result = {"result_indices": self._places, "result_values": values}
+        structure = {"result_indptr": self._indptr, "result_nnz": self.nnz}
+        phase = "refill" if "refill" in kernel.description["phases"] else "fill"
+        kernel._run(phase, known | self._shared | structure | result)
+        return kernel._matrix(known, self._indptr, self._places.copy(), values)
+
+
+def _pointers(counts: np.ndarray) -> np.ndarray:
+    """Return where the entries of each row begin, and the last ones end."""
+    pointers = np.zeros(counts.size + 1, np.int64)
+    np.cumsum(counts, out=pointers[1:])
+    return pointers
 
 
 def _power(size: int) -> int:
@@ -221,7 +260,9 @@ def _power(size: int) -> int:
 
 
 def _matrix(structure: tuple, shape: tuple[int, int]) -> sp.csr_matrix:
-    """Return a CSR matrix that is known to be sorted and without duplicates."""
-    matrix = sp.csr_matrix(structure, shape=shape)
+    """Return a CSR matrix that is known to be sound, sorted and without duplicates."""
+    values, indices, indptr = structure
+    matrix = sp.csr_matrix(shape, dtype=values.dtype)
+    matrix.data, matrix.indices, matrix.indptr = values, indices, indptr
     matrix.has_sorted_indices = matrix.has_canonical_format = True
     return matrix

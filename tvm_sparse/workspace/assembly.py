@@ -12,7 +12,7 @@ from ..ir import SparseFunc
 from ..transform._layout import LAYOUT_ATTR, size_text
 from .policy import Policy
 from .producer import Producer, produce, sparse_result
-from .template import Generated, count_function, fill_function, refill_function, work_function
+from .template import Generated, append_function, count_function, fill_function, refill_function, work_function
 
 __all__ = ["assemble"]
 
@@ -44,6 +44,7 @@ def assemble(func: SparseFunc, policy: Policy) -> tuple[IRModule, dict]:
         "work": work_function(producer),
         "count": count_function(producer, policy),
         "fill": fill_function(producer, policy, result.dtype, index_dtype),
+        "append": append_function(producer, policy, result.dtype, index_dtype),
         "refill": refill_function(producer, policy, result.dtype, index_dtype),
     }
     made = {phase: own for phase, own in made.items() if own is not None}

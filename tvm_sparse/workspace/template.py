@@ -2,8 +2,9 @@
 
 ``work`` says how many entries the loops of each row produce, repeated ones included, so that rows can be
 shared between tasks. ``count`` inserts them into a workspace without values and says how many each row
-has. ``fill`` does so with values and writes the row to its place; ``refill`` computes new values where the
-structure is known.
+has. ``fill`` does so with values and writes the row to its place. ``append`` needs no count: each task
+writes its rows one after another to memory of its own. ``refill`` computes new values where the structure
+is known.
 """
 
 from __future__ import annotations
@@ -114,6 +115,48 @@ def fill_function(producer: Producer, policy: Policy, dtype: str, index_dtype: s
     return Generated([*own, *tasks.arguments], tasks.run(finish))
 
 
+def append_function(
+    producer: Producer, policy: Policy, dtype: str, index_dtype: str
+) -> Generated:
+    """Compute the entries of each row, and write those of a task one after another.
+
+    Task ``t`` writes from ``task_begins[t]`` on; ``counts`` are the entries of each row.
+    """
+    span = _product(producer.spans)
+    room = Var("result_room", "int64")
+    counts = declare_buffer([_product(producer.lengths)], "int64", "counts")
+    indices = declare_buffer([room], index_dtype, "result_indices")
+    values = declare_buffer([room], dtype, "result_values")
+    tasks = _Tasks(producer, policy, symbolic=False, dtype=dtype)
+    begins = declare_buffer([tasks.count], "int64", "task_begins")
+    slot = Local("slot", "int64")
+
+    def emit(place, value):
+        return sequence(
+            tirx.BufferStore(indices, place.astype(index_dtype), [slot.value]),
+            tirx.BufferStore(values, value, [slot.value]),
+            slot.set(slot.value + 1),
+        )
+
+    def finish(memory, number):
+        begin = Local("row_begin", "int64")
+        return sequence(
+            begin.declare(slot.value),
+            policy.drain(memory, span, producer.neutral, emit),
+            tirx.BufferStore(counts, slot.value - begin.value, [number]),
+        )
+
+    own = [
+        Argument(counts, ("rows",), "output"),
+        Argument(indices, ("result_room",), "output"),
+        Argument(values, ("result_room",), "output"),
+        Argument(room, (), "scalar"),
+        Argument(begins, ("tasks",), "input"),
+    ]
+    body = tasks.run(finish, lambda task: slot.declare(tirx.BufferLoad(begins, [task])))
+    return Generated([*own, *tasks.arguments], body)
+
+
 def refill_function(
     producer: Producer, policy: Policy, dtype: str, index_dtype: str
 ) -> Generated | None:
@@ -183,11 +226,18 @@ class _Tasks:
             name: Memory(buffer, task * size, size) for name, (buffer, size) in self.scratch.items()
         }
 
-    def run(self, finish: Callable[[dict, Expr], tirx.Stmt]) -> tirx.Stmt:
+    def run(
+        self,
+        finish: Callable[[dict, Expr], tirx.Stmt],
+        start: Callable[[Expr], list[tirx.Stmt]] = lambda _task: [],
+    ) -> tirx.Stmt:
+        """Return the loop over tasks; ``start`` precedes a task, ``finish`` ends a row."""
+
         def task(number: Var) -> tirx.Stmt:
             memory = self.memory(number)
             begin, end = (tirx.BufferLoad(self.rows, [number + k]) for k in (0, 1))
-            return loop("row", begin, end, lambda row: self._row(row, memory, finish))
+            rows = loop("row", begin, end, lambda row: self._row(row, memory, finish))
+            return sequence(start(number), rows)
 
         return loop("task", _int64(0), self.count, task, tirx.ForKind.PARALLEL)
 
