@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from ..workspace.policy import scratch_elements
 from .dimensions import dimension
 from .executable import Executable
 from .threads import get_num_threads
@@ -36,8 +37,9 @@ class SparseResultKernel:
 
     def __init__(self, executable: Executable, description: dict) -> None:
         self.executable, self.description = executable, description
-        name = description["name"]
-        self._phases = {phase: executable[f"{name}_{phase}"] for phase in description["phases"]}
+        self._phases = {
+            phase: executable[symbol] for phase, symbol in description["symbols"].items()
+        }
         self._names = {
             phase: [arg["name"] for arg in function.metadata["args"]]
             for phase, function in self._phases.items()
@@ -63,7 +65,10 @@ class SparseResultKernel:
             If an argument is unfit; see :class:`KernelFunction`.
         """
         known = self._bind(args, kwargs)
-        structure = self._count(known)
+        return self._fill(known, self._count(known))
+
+    def _fill(self, known: dict[str, Any], structure: dict[str, Any]) -> Any:
+        """Allocate and compute a result of known structure."""
         places = np.empty(structure["result_nnz"], self.description["place_dtype"])
         values = np.empty(structure["result_nnz"], self.description["dtype"])
         result = {"result_indices": places, "result_values": values}
@@ -102,11 +107,19 @@ class SparseResultKernel:
 
     def _count(self, known: dict[str, Any]) -> dict[str, Any]:
         """Share the rows between tasks and count their entries; return what ``fill`` needs."""
+        return self._structure(known, self._share(self._work(known)))
+
+    def _work(self, known: dict[str, Any]) -> np.ndarray:
+        """Return how many entries each row produces."""
         self._run("work", known)
-        work = np.from_dlpack(known["work"])
-        structure = self._share(work)
-        counts = np.empty_like(work)
+        return np.from_dlpack(known["work"])
+
+    def _structure(self, known: dict[str, Any], structure: dict[str, Any]) -> dict[str, Any]:
+        """Count the entries of rows that are shared between tasks; return what ``fill`` needs."""
+        counts = np.empty_like(structure["work"])
         self._run("count", known | structure | {"counts": counts})
+        if self.description["is_bounded"] and counts.min(initial=0) < 0:
+            raise MemoryError(f"workspace {self.description['policy']!r}: no room for a row")
         indptr = np.zeros(counts.size + 1, np.int64)
         np.cumsum(counts, out=indptr[1:])
         return structure | {"result_indptr": indptr, "result_nnz": int(indptr[-1])}
@@ -118,7 +131,13 @@ class SparseResultKernel:
         tasks = max(1, min(get_num_threads(), int(before[-1]) // _LEAST_WORK))
         bounds = np.searchsorted(before, np.arange(1, tasks) * (before[-1] / tasks))
         rows = np.concatenate([[0], bounds, [work.size]]).astype(np.int64)
-        return {"tasks": tasks, "task_rows": rows, "most": int(work.max(initial=0))}
+        return {
+            "tasks": tasks,
+            "task_rows": rows,
+            "work": work,
+            "most": int(work.max(initial=0)),
+            "ordered": 1,
+        }
 
     def _run(self, phase: str, known: dict[str, Any]) -> None:
         names = self._names[phase]
@@ -129,14 +148,23 @@ class SparseResultKernel:
         self._phases[phase](*(known[name] for name in names))
 
     def _scratch_size(self, name: str, known: dict[str, Any]) -> int:
-        length = math.prod(self._shape(known)[self.description["hoisted"] :])
-        sizes = {"length": length, "most": known["most"], "min": min, "max": max, "pow2": _power}
-        size = eval(self.description["scratch"][name]["size"], {"__builtins__": {}}, sizes)
-        if length >= 2**63 or size * known["tasks"] >= 2**63:
+        length, most = known.get("width", self._length(known)), known["most"]
+        room = known.get("room", 16 * min(most, length) + 64)
+        return scratch_elements(self.description["scratch"][name]["size"], length, most, room)
+
+    def _length(self, known: dict[str, Any]) -> int:
+        """Return the places of a row."""
+        depth = self.description["hoisted"]
+        sizes = self._shape(known)[depth:]
+        length = math.prod(sizes)
+        if length >= 2**63:
+            names = " * ".join(self.description["shape"][depth:])
             raise ValueError(
-                f"{self.description['name']}: expected a row of fewer than 2**63 places, found {length}"
+                f"{self.description['name']}: result {self.description['result']}: expected a row of fewer "
+                f"than 2**63 places, found {names} = {' * '.join(map(str, sizes))} of them; loops over "
+                "dense axes that the result begins with make rows shorter"
             )
-        return size
+        return length
 
     def _scratch(self, name: str, known: dict[str, Any]) -> np.ndarray:
         own = self.description["scratch"][name]
@@ -178,14 +206,19 @@ class ResultPlan:
         Entries of the result.
     """
 
-    def __init__(self, kernel: SparseResultKernel, known: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        kernel: SparseResultKernel,
+        known: dict[str, Any],
+        structure: dict[str, Any] | None = None,
+    ) -> None:
         self._kernel = kernel
         self._indices = {
             arg["name"]: np.array(np.from_dlpack(known[arg["name"]]))
             for arg in kernel._phases["work"].metadata["args"]
             if arg.get("index_of") is not None
         }
-        self._structure = kernel._count(known)
+        self._structure = kernel._count(known) if structure is None else structure
         self._places: np.ndarray | None = None
         self.nnz = self._structure["result_nnz"]
 
@@ -213,11 +246,6 @@ class ResultPlan:
         kernel._run("refill" if can_refill else "fill", known | self._structure | result)
         self._places = places
         return kernel._matrix(known, self._structure["result_indptr"], places.copy(), values)
-
-
-def _power(size: int) -> int:
-    """The next power of two, at least 1."""
-    return 1 << max(0, int(size) - 1).bit_length()
 
 
 def _matrix(structure: tuple, shape: tuple[int, int]) -> sp.csr_matrix:

@@ -1,10 +1,27 @@
 """Sparse results: workspaces that collect entries, and the functions that assemble a result."""
 
+from . import coordinate_list as _coordinate_list
 from . import dense_bitmap as _dense_bitmap
+from . import hash_table as _hash_table
+from . import index_list as _index_list
 from .assembly import assemble
-from .policy import Policy, Scratch, find_policy, register_policy
+from .costs import COSTS, Costs, Work
+from .policy import Memory, Policy, Row, Scratch, find_policy, known_policies, register_policy
 from .producer import sparse_result
 
-__all__ = ["Policy", "Scratch", "assemble", "find_policy", "register_policy", "sparse_result"]
+__all__ = [
+    "COSTS",
+    "Costs",
+    "Memory",
+    "Policy",
+    "Row",
+    "Scratch",
+    "Work",
+    "assemble",
+    "find_policy",
+    "known_policies",
+    "register_policy",
+    "sparse_result",
+]
 
-del _dense_bitmap
+del _coordinate_list, _dense_bitmap, _hash_table, _index_list

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from tvm import tirx
 
+from .costs import COSTS, Work
 from .policy import Policy, Scratch, register_policy
-from .statements import Local, count_bits, loop, sequence, trailing_zeros
+from .statements import Local, count_bits, int64, loop, sequence, trailing_zeros
 
 __all__ = ["DenseBitmap"]
 
 _WORD_BITS = 6
-
-
-def _int64(value: int):
-    return tirx.const(value, "int64")
 
 
 class DenseBitmap(Policy):
@@ -35,7 +32,7 @@ class DenseBitmap(Policy):
         if value is not None:
             statements.append(self.insert_known(memory, place, value, combine))
         for name, shift in (("bits", _WORD_BITS), ("words", 2 * _WORD_BITS)):
-            bit = _int64(1) << ((place >> (shift - _WORD_BITS)) & _int64(63))
+            bit = int64(1) << ((place >> (shift - _WORD_BITS)) & int64(63))
             word = memory[name][place >> shift]
             statements.append(memory[name].store(place >> shift, word | bit))
         return sequence(statements)
@@ -48,19 +45,19 @@ class DenseBitmap(Policy):
         own = memory["values"]
         return own[place], own.store(place, neutral)
 
-    def count(self, memory, length):
+    def count(self, memory, row):
         total = Local("held", "int64")
 
         def word(index, bits):
             return sequence(total.set(total.value + count_bits(bits)))
 
-        return [*total.declare(0), self._each_word(memory, length, word)], total.value
+        return [*total.declare(0), self._each_word(memory, row.length, word)], total.value
 
-    def drain(self, memory, length, neutral, emit):
+    def drain(self, memory, row, emit):
         def word(index, bits):
             left = Local("bits_left", "int64")
             place = tirx.Var("place", "int64")
-            value, clear = self.take(memory, place, neutral)
+            value, clear = self.take(memory, place, row.neutral)
             step = sequence(
                 tirx.Bind(place, index * 64 + trailing_zeros(left.value)),
                 left.set(left.value & (left.value - 1)),
@@ -69,7 +66,7 @@ class DenseBitmap(Policy):
             )
             return sequence(left.declare(bits), tirx.While(left.value != 0, step))
 
-        return self._each_word(memory, length, word)
+        return self._each_word(memory, row.length, word)
 
     def _each_word(self, memory, length, body):
         """Visit the words of the lower bitmap that are not zero, in order, and clear both."""
@@ -82,16 +79,25 @@ class DenseBitmap(Policy):
                 tirx.Bind(index, number * 64 + trailing_zeros(left.value)),
                 left.set(left.value & (left.value - 1)),
                 tirx.Bind(bits, lower[index]),
-                lower.store(index, _int64(0)),
+                lower.store(index, int64(0)),
                 body(index, bits),
             )
             return sequence(
                 left.declare(words[number]),
-                words.store(number, _int64(0)),
+                words.store(number, int64(0)),
                 tirx.While(left.value != 0, step),
             )
 
-        return loop("group", _int64(0), length // 4096 + 1, group)
+        return loop("group", int64(0), length // 4096 + 1, group)
+
+    def cost(self, work: Work) -> float:
+        touch = work.access(work.length * (work.value_bytes + 1 / 8))
+        groups = work.length // 4096 + 1
+        return work.total(
+            2 * (COSTS.dense_insert + touch) * work.produced
+            + (COSTS.dense_drain + touch) * work.distinct()
+            + 2 * COSTS.dense_row * groups
+        )
 
 
 register_policy(DenseBitmap())
