@@ -1,9 +1,11 @@
 """Sparse results: workspaces that collect entries, and the functions that assemble a result."""
 
+from . import buckets as _buckets
 from . import coordinate_list as _coordinate_list
 from . import dense_bitmap as _dense_bitmap
 from . import hash_table as _hash_table
 from . import index_list as _index_list
+from . import merged_runs as _merged_runs
 from .assembly import assemble
 from .costs import COSTS, Costs, Work
 from .policy import Memory, Policy, Row, Scratch, find_policy, known_policies, register_policy
@@ -24,4 +26,4 @@ __all__ = [
     "sparse_result",
 ]
 
-del _coordinate_list, _dense_bitmap, _hash_table, _index_list
+del _buckets, _coordinate_list, _dense_bitmap, _hash_table, _index_list, _merged_runs

@@ -108,6 +108,14 @@ class Work:
         """Bound the distinct entries of each row."""
         return np.minimum(self.produced, self.length)
 
+    def filled(self, buckets: int) -> np.ndarray:
+        """Estimate how many of so many buckets each row fills."""
+        return -buckets * np.expm1(-self.produced / buckets)
+
+    def merges(self) -> np.ndarray:
+        """Estimate how often a merge touches each entry of a row, of a list of a few thousand entries."""
+        return np.log2(np.maximum(1.0, self.produced / 4096))
+
     def total(self, each: np.ndarray) -> float:
         """Add up the nanoseconds of the rows."""
         return float(self.scale * (each + COSTS.row).sum())

@@ -234,6 +234,11 @@ class Policy(ABC):
             How; None where a value replaces another.
         """
 
+    def after_insert(self, memory: Memories, row: Row) -> tirx.Stmt | None:
+        """Return what follows each insertion, such as a drain of what is full; None: nothing."""
+        del memory, row
+        return None
+
     @abstractmethod
     def count(self, memory: Memories, row: Row) -> tuple[list[tirx.Stmt], Expr]:
         """Count the entries, and empty the workspace; return the statements and the number, int64."""

@@ -273,10 +273,13 @@ class _Tasks:
         insert = self.policy.insert_known if self.known else self.policy.insert
 
         def take(own: RowLoops, place: Expr, value: Expr) -> tirx.Stmt:
+            follows = self.policy.after_insert(memory, row)
+            after = [] if follows is None or self.known else [follows]
             if self.symbolic:
-                return insert(memory, place, None, own.combine)
+                return sequence(insert(memory, place, None, own.combine), after)
             held = Var("value", str(value.ty.dtype))
-            return sequence(tirx.Bind(held, value), insert(memory, place, held, own.combine))
+            inserted = insert(memory, place, held, own.combine)
+            return sequence(tirx.Bind(held, value), inserted, after)
 
         parts += self._produced(number, base, take)
         return sequence(parts, finish(memory, row, base))
