@@ -6,7 +6,7 @@ from . import dense_bitmap as _dense_bitmap
 from . import hash_table as _hash_table
 from . import index_list as _index_list
 from . import merged_runs as _merged_runs
-from .assembly import assemble
+from .assembly import assemble, automatic_policies
 from .costs import COSTS, Costs, Work
 from .policy import Memory, Policy, Row, Scratch, find_policy, known_policies, register_policy
 from .producer import sparse_result
@@ -20,6 +20,7 @@ __all__ = [
     "Scratch",
     "Work",
     "assemble",
+    "automatic_policies",
     "find_policy",
     "known_policies",
     "register_policy",

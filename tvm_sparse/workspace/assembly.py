@@ -10,11 +10,11 @@ from tvm.ir import IRModule
 from ..errors import SparseProgramError
 from ..ir import SparseFunc
 from ..transform._layout import LAYOUT_ATTR, size_text
-from .policy import Policy
+from .policy import Policy, known_policies
 from .producer import Producer, produce, sparse_result
 from .template import Generated, count_function, fill_function, refill_function, work_function
 
-__all__ = ["assemble"]
+__all__ = ["assemble", "automatic_policies"]
 
 
 def assemble(
@@ -80,7 +80,6 @@ def assemble(
         "policy": policy.name,
         "windowed": windowed,
         "is_bounded": policy.is_bounded,
-        "combinations": len({own.combine is None for own in producer.rows}),
         "symbols": symbols,
         "phases": list(made),
         "scratch": {
@@ -90,6 +89,15 @@ def assemble(
         "neutral": producer.neutral.value,
     }
     return module, plan
+
+
+def automatic_policies(func: SparseFunc) -> list[Policy]:
+    """Return the policies that ``workspace="auto"`` chooses from, the likeliest first."""
+    producer = produce(func, sparse_result(func))
+    mixed = len({own.combine is None for own in producer.rows}) > 1
+    found = [own for own in known_policies() if own.has_cost and not (mixed and own.combines_late)]
+    first = "dense" if len(producer.spans) == 1 else "sort"
+    return sorted(found, key=lambda own: own.name != first)
 
 
 def _check_policy(func: SparseFunc, producer: Producer, policy: Policy) -> None:

@@ -31,6 +31,8 @@ class Costs:
         To give out an entry, without the sort.
     dense_row : float
         For each group of 64 bitmap words that a drain looks at.
+    window : float
+        For an entry that the loops of a window produce and that lies outside of it.
     row : float
         For each row.
     sort_compare : float
@@ -54,6 +56,7 @@ class Costs:
     sort_drain: float = 2.0
     bucket_insert: float = 4.0
     bucket_drain: float = 5.0
+    window: float = 1.0
     row: float = 20.0
     sort_compare: float = 0.6
     sort_pass: float = 2.5

@@ -201,6 +201,11 @@ class Policy(ABC):
     combines_late: bool = False
     is_bounded: bool = False
 
+    @property
+    def has_cost(self) -> bool:
+        """Whether it estimates its time, so that it may be chosen automatically."""
+        return type(self).cost is not Policy.cost
+
     def begin(self, memory: Memories, row: Row) -> list[tirx.Stmt]:
         """Return what precedes the first insertion of a row; nothing unless a policy says otherwise."""
         del memory, row
