@@ -18,7 +18,8 @@ from ..ir import SparseFunc
 from ..schedule import SparseSchedule
 from ..transform import PIPELINE_NAME, LowerSparseBuffer, LowerSparseIteration
 from ..transform._layout import read_layout, size_text
-from ..workspace import assemble, find_policy, sparse_result
+from ..workspace import Policy, assemble, automatic_policies, find_policy, sparse_result
+from .adaptive_results import AdaptiveResultKernel
 from .executable import Executable
 from .sparse_results import SparseResultKernel
 from .threads import add_launcher_entry
@@ -27,7 +28,11 @@ __all__ = ["compile", "lower", "resolve_target"]
 
 
 def compile(
-    program: Any, target: Any = "llvm", *, workspace: str = "auto"
+    program: Any,
+    target: Any = "llvm",
+    *,
+    workspace: str | Policy = "auto",
+    workspace_bytes: int | None = None,
 ) -> Executable | SparseResultKernel:
     """Compile a sparse program.
 
@@ -37,9 +42,12 @@ def compile(
         A program at any stage, scheduled or not; what is left to do is done.
     target : str, dict or tvm.target.Target
         ``"llvm"`` means the host's CPU with all its features; give ``mcpu`` to compile for another.
-    workspace : str
+    workspace : str or Policy
         For a function with a result over ``S.sparse_output``: how its entries are collected, the name of a
-        policy of :mod:`tvm_sparse.workspace`. ``"auto"`` chooses.
+        policy of :mod:`tvm_sparse.workspace` or a policy. ``"auto"`` chooses at each call; a policy is
+        compiled when it is first chosen.
+    workspace_bytes : int, optional
+        Most bytes of scratch memory of a call of such a function, beside its result.
 
     Returns
     -------
@@ -65,10 +73,24 @@ def compile(
     """
     func = _function_with_sparse_result(program)
     if func is not None:
-        with resolve_target(target):
-            module, description = assemble(func, find_policy(workspace))
-        return SparseResultKernel(_compile(module, target, {"result": description}), description)
+        return _with_sparse_result(func, target, workspace, workspace_bytes)
     return _compile(program, target, {})
+
+
+def _with_sparse_result(
+    func: SparseFunc, target: Any, workspace: str | Policy, workspace_bytes: int | None
+) -> SparseResultKernel:
+    """Compile the first policy of a choice, and let the kernel compile others."""
+
+    def build(policy: Policy, windowed: bool) -> tuple[Executable, dict]:
+        with resolve_target(target):
+            module, description = assemble(func, policy, windowed)
+        return _compile(module, target, {"result": description}), description
+
+    policies = [find_policy(workspace)] if workspace != "auto" else automatic_policies(func)
+    return AdaptiveResultKernel(
+        policies, build, lambda chosen: build(chosen[0], False)[0], workspace_bytes
+    )
 
 
 def _compile(program: Any, target: Any, extra: dict) -> Executable:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from ..workspace.policy import scratch_elements
 from .dimensions import dimension
 from .executable import Executable
 from .threads import get_num_threads
@@ -39,8 +40,9 @@ class SparseResultKernel:
 
     def __init__(self, executable: Executable, description: dict) -> None:
         self.executable, self.description = executable, description
-        name = description["name"]
-        self._phases = {phase: executable[f"{name}_{phase}"] for phase in description["phases"]}
+        self._phases = {
+            phase: executable[symbol] for phase, symbol in description["symbols"].items()
+        }
         self._names = {
             phase: [arg["name"] for arg in function.metadata["args"]]
             for phase, function in self._phases.items()
@@ -66,8 +68,49 @@ class SparseResultKernel:
             If an argument is unfit; see :class:`KernelFunction`.
         """
         known = self._bind(args, kwargs)
-        indptr, places, values, _ = self._compute(known)
-        return self._matrix(known, indptr, places, values)
+        return self._result(known, self._share(self._work(known)))
+
+    def _result(self, known: dict[str, Any], shared: dict[str, Any]) -> Any:
+        """Compute a result in one phase while room allows, else count its entries first."""
+        room = self._room(known, shared)
+        if room is None:
+            return self._fill(known, self._structure(known, shared))
+        return self._matrix(known, *self._append(known | shared, room))
+
+    def _room(self, known: dict[str, Any], shared: dict[str, Any]) -> np.ndarray | None:
+        """Return where each task may write all that it may produce; None where that is too much."""
+        if "append" not in self.description["phases"]:
+            return None
+        most = np.minimum(shared["work"], self._length(known))
+        sizes = [int(most[begin:end].sum()) for begin, end in pairwise(shared["task_rows"])]
+        entry = sum(np.dtype(self.description[kind]).itemsize for kind in ("place_dtype", "dtype"))
+        return np.append(0, np.cumsum(sizes)) if sum(sizes) * entry <= _MOST_ROOM else None
+
+    def _append(self, known: dict[str, Any], room: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Let each task write its rows one after another; return pointers, places and values."""
+        places = np.empty(room[-1], self.description["place_dtype"])
+        values = np.empty(room[-1], self.description["dtype"])
+        counts = np.empty_like(known["work"])
+        result = {"result_indices": places, "result_values": values, "counts": counts}
+        begins = {"task_begins": room[:-1], "result_room": int(room[-1])}
+        self._run("append", known | result | begins)
+        indptr = _pointers(counts)
+        for task in range(1, known["tasks"]):
+            begin, end = indptr[known["task_rows"][task : task + 2]]
+            own = slice(room[task], room[task] + end - begin)
+            for array in (places, values):
+                array[begin:end] = array[own]
+        for array in (places, values):
+            array.resize(indptr[-1], refcheck=False)  # gives back what no row needed
+        return indptr, places, values
+
+    def _fill(self, known: dict[str, Any], structure: dict[str, Any]) -> Any:
+        """Allocate and compute a result of known structure."""
+        places = np.empty(structure["result_nnz"], self.description["place_dtype"])
+        values = np.empty(structure["result_nnz"], self.description["dtype"])
+        result = {"result_indices": places, "result_values": values}
+        self._run("fill", known | structure | result)
+        return self._matrix(known, structure["result_indptr"], places, values)
 
     def plan(self, *args: Any, **kwargs: Any) -> ResultPlan:
         """Find the structure of the result, to compute it for several values.
@@ -99,57 +142,38 @@ class SparseResultKernel:
         ready = self._phases["work"].arguments(*args, **kwargs)
         return dict(zip(self._names["work"], ready))
 
-    def _compute(self, known: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict]:
-        """Compute the result; return its arrays, and how rows were shared."""
+    def _count(self, known: dict[str, Any]) -> dict[str, Any]:
+        """Share the rows between tasks and count their entries; return what ``fill`` needs."""
+        return self._structure(known, self._share(self._work(known)))
+
+    def _work(self, known: dict[str, Any]) -> np.ndarray:
+        """Return how many entries each row produces."""
         self._run("work", known)
-        work = np.from_dlpack(known["work"])
-        shared, room = self._share(work, self._row_length(known))
-        item = np.dtype(self.description["place_dtype"]).itemsize
-        item += np.dtype(self.description["dtype"]).itemsize
-        by_phases = room[-1] * item > _MOST_ROOM
-        compute = self._count_and_fill if by_phases else self._append_in_tasks
-        return *compute(known | shared, room), shared
+        return np.from_dlpack(known["work"])
 
-    def _append_in_tasks(self, known: dict[str, Any], room: np.ndarray) -> tuple:
-        """Let each task write its rows one after another to room for all that it may produce."""
-        places = np.empty(room[-1], self.description["place_dtype"])
-        values = np.empty(room[-1], self.description["dtype"])
-        counts = np.empty_like(np.from_dlpack(known["work"]))
-        result = {"result_indices": places, "result_values": values, "counts": counts}
-        begins = {"task_begins": room[:-1], "result_room": int(room[-1])}
-        self._run("append", known | result | begins)
+    def _structure(self, known: dict[str, Any], structure: dict[str, Any]) -> dict[str, Any]:
+        """Count the entries of rows that are shared between tasks; return what ``fill`` needs."""
+        counts = np.empty_like(structure["work"])
+        self._run("count", known | structure | {"counts": counts})
+        if self.description["is_bounded"] and counts.min(initial=0) < 0:
+            raise MemoryError(f"workspace {self.description['policy']!r}: no room for a row")
         indptr = _pointers(counts)
-        for task in range(1, known["tasks"]):
-            begin, end = indptr[known["task_rows"][task : task + 2]]
-            own = slice(room[task], room[task] + end - begin)
-            for array in (places, values):
-                array[begin:end] = array[own]
-        for array in (places, values):
-            array.resize(indptr[-1], refcheck=False)  # gives back what no row needed
-        return indptr, places, values
+        return structure | {"result_indptr": indptr, "result_nnz": int(indptr[-1])}
 
-    def _count_and_fill(self, known: dict[str, Any], _room: np.ndarray) -> tuple:
-        """Count the entries of each row first, and allocate no more than these."""
-        counts = np.empty_like(np.from_dlpack(known["work"]))
-        self._run("count", known | {"counts": counts})
-        indptr = _pointers(counts)
-        places = np.empty(indptr[-1], self.description["place_dtype"])
-        values = np.empty(indptr[-1], self.description["dtype"])
-        result = {"result_indptr": indptr, "result_indices": places, "result_values": values}
-        self._run("fill", known | result | {"result_nnz": int(indptr[-1])})
-        return indptr, places, values
-
-    def _share(self, work: np.ndarray, length: int) -> tuple[dict[str, Any], np.ndarray]:
-        """Cut the rows into one stretch of equal work for each thread; bound the entries of each."""
+    def _share(self, work: np.ndarray) -> dict[str, Any]:
+        """Cut the rows into one stretch of equal work for each thread."""
         before = np.zeros(work.size + 1, np.int64)
         np.cumsum(work + 1, out=before[1:])
         tasks = max(1, min(get_num_threads(), int(before[-1]) // _LEAST_WORK))
         bounds = np.searchsorted(before, np.arange(1, tasks) * (before[-1] / tasks))
         rows = np.concatenate([[0], bounds, [work.size]]).astype(np.int64)
-        most = np.minimum(work, length)
-        room = [int(most[begin:end].sum()) for begin, end in pairwise(rows)]
-        shared = {"tasks": tasks, "task_rows": rows, "most": int(work.max(initial=0))}
-        return shared, np.append(0, np.cumsum(room))
+        return {
+            "tasks": tasks,
+            "task_rows": rows,
+            "work": work,
+            "most": int(work.max(initial=0)),
+            "ordered": 1,
+        }
 
     def _run(self, phase: str, known: dict[str, Any]) -> None:
         names = self._names[phase]
@@ -160,14 +184,23 @@ class SparseResultKernel:
         self._phases[phase](*(known[name] for name in names))
 
     def _scratch_size(self, name: str, known: dict[str, Any]) -> int:
-        length = self._row_length(known)
-        sizes = {"length": length, "most": known["most"], "min": min, "max": max, "pow2": _power}
-        size = eval(self.description["scratch"][name]["size"], {"__builtins__": {}}, sizes)
-        if length >= 2**63 or size * known["tasks"] >= 2**63:
+        length, most = known.get("width", self._length(known)), known["most"]
+        room = known.get("room", 16 * min(most, length) + 64)
+        return scratch_elements(self.description["scratch"][name]["size"], length, most, room)
+
+    def _length(self, known: dict[str, Any]) -> int:
+        """Return the places of a row."""
+        depth = self.description["hoisted"]
+        sizes = self._shape(known)[depth:]
+        length = math.prod(sizes)
+        if length >= 2**63:
+            names = " * ".join(self.description["shape"][depth:])
             raise ValueError(
-                f"{self.description['name']}: expected a row of fewer than 2**63 places, found {length}"
+                f"{self.description['name']}: result {self.description['result']}: expected a row of fewer "
+                f"than 2**63 places, found {names} = {' * '.join(map(str, sizes))} of them; loops over "
+                "dense axes that the result begins with make rows shorter"
             )
-        return size
+        return length
 
     def _scratch(self, name: str, known: dict[str, Any]) -> np.ndarray:
         own = self.description["scratch"][name]
@@ -175,10 +208,6 @@ class SparseResultKernel:
         fill = self.description["neutral"] if own["fill"] is None else own["fill"]
         count = known[f"{name}_size"] * known["tasks"]
         return np.zeros(count, dtype) if fill == 0 else np.full(count, fill, dtype)
-
-    def _row_length(self, known: dict[str, Any]) -> int:
-        """Return how many places a row has."""
-        return math.prod(self._shape(known)[self.description["hoisted"] :])
 
     def _shape(self, known: dict[str, Any]) -> tuple[int, ...]:
         return tuple(dimension(text).evaluate(known) for text in self.description["shape"])
@@ -213,15 +242,21 @@ class ResultPlan:
         Entries of the result.
     """
 
-    def __init__(self, kernel: SparseResultKernel, known: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        kernel: SparseResultKernel,
+        known: dict[str, Any],
+        structure: dict[str, Any] | None = None,
+    ) -> None:
         self._kernel = kernel
         self._indices = {
             arg["name"]: np.array(np.from_dlpack(known[arg["name"]]))
             for arg in kernel._phases["work"].metadata["args"]
             if arg.get("index_of") is not None
         }
-        self._indptr, self._places, _, self._shared = kernel._compute(known)
-        self.nnz = int(self._indptr[-1])
+        self._structure = kernel._count(known) if structure is None else structure
+        self._places: np.ndarray | None = None
+        self.nnz = self._structure["result_nnz"]
 
     def __call__(self, *args: Any, **kwargs: Any) -> sp.csr_matrix | sp.coo_array:
         """Compute the result for operands of the structure that was planned for.
@@ -240,11 +275,13 @@ class ResultPlan:
                     "planned for, found another one; make a new plan"
                 )
         values = np.empty(self.nnz, kernel.description["dtype"])
-        result = {"result_indices": self._places, "result_values": values}
-        structure = {"result_indptr": self._indptr, "result_nnz": self.nnz}
-        phase = "refill" if "refill" in kernel.description["phases"] else "fill"
-        kernel._run(phase, known | self._shared | structure | result)
-        return kernel._matrix(known, self._indptr, self._places.copy(), values)
+        first = self._places is None
+        places = np.empty(self.nnz, kernel.description["place_dtype"]) if first else self._places
+        result = {"result_indices": places, "result_values": values}
+        can_refill = "refill" in kernel.description["phases"] and not first
+        kernel._run("refill" if can_refill else "fill", known | self._structure | result)
+        self._places = places
+        return kernel._matrix(known, self._structure["result_indptr"], places.copy(), values)
 
 
 def _pointers(counts: np.ndarray) -> np.ndarray:
@@ -252,11 +289,6 @@ def _pointers(counts: np.ndarray) -> np.ndarray:
     pointers = np.zeros(counts.size + 1, np.int64)
     np.cumsum(counts, out=pointers[1:])
     return pointers
-
-
-def _power(size: int) -> int:
-    """The next power of two, at least 1."""
-    return 1 << max(0, int(size) - 1).bit_length()
 
 
 def _matrix(structure: tuple, shape: tuple[int, int]) -> sp.csr_matrix:

@@ -10,14 +10,23 @@ from tvm.ir import IRModule
 from ..errors import SparseProgramError
 from ..ir import SparseFunc
 from ..transform._layout import LAYOUT_ATTR, size_text
-from .policy import Policy
+from .policy import Policy, known_policies
 from .producer import Producer, produce, sparse_result
-from .template import Generated, append_function, count_function, fill_function, refill_function, work_function
+from .template import (
+    Generated,
+    append_function,
+    count_function,
+    fill_function,
+    refill_function,
+    work_function,
+)
 
-__all__ = ["assemble"]
+__all__ = ["assemble", "automatic_policies"]
 
 
-def assemble(func: SparseFunc, policy: Policy) -> tuple[IRModule, dict]:
+def assemble(
+    func: SparseFunc, policy: Policy, windowed: bool = False
+) -> tuple[IRModule, dict]:
     """Generate the phases of a function with a sparse result.
 
     Parameters
@@ -26,12 +35,14 @@ def assemble(func: SparseFunc, policy: Policy) -> tuple[IRModule, dict]:
         The function.
     policy : Policy
         How the entries of a row are held.
+    windowed : bool
+        Whether the workspace holds windows of a row's places one after another, for less memory.
 
     Returns
     -------
     tvm.IRModule
-        Functions ``<name>_work``, ``<name>_count``, ``<name>_fill`` and, if the policy has one,
-        ``<name>_refill``.
+        Functions ``<name>_work``, ``<name>_<policy>_count``, ``<name>_<policy>_fill`` and, if the policy
+        has one, ``<name>_<policy>_refill``.
     dict
         What the runtime needs, as plain data.
     """
@@ -39,23 +50,30 @@ def assemble(func: SparseFunc, policy: Policy) -> tuple[IRModule, dict]:
     if result is None:
         raise SparseProgramError(f"function {func.name}: expected a result over S.sparse_output")
     producer = produce(func, result)
+    _check_policy(func, producer, policy)
     index_dtype = result.axes[-1].dtype if len(producer.spans) == 1 else "int64"
     made = {
         "work": work_function(producer),
-        "count": count_function(producer, policy),
-        "fill": fill_function(producer, policy, result.dtype, index_dtype),
-        "append": append_function(producer, policy, result.dtype, index_dtype),
-        "refill": refill_function(producer, policy, result.dtype, index_dtype),
+        "count": count_function(producer, policy, windowed),
+        "fill": fill_function(producer, policy, result.dtype, index_dtype, windowed),
     }
+    if not (windowed or policy.is_bounded):
+        made["append"] = append_function(producer, policy, result.dtype, index_dtype)
+    if not windowed:
+        made["refill"] = refill_function(producer, policy, result.dtype, index_dtype)
     made = {phase: own for phase, own in made.items() if own is not None}
     name = func.arg_names[func.params.index(result.buffer)]
     texts = dict(zip(func.params, func.arg_names))
     sizes = [size_text(axis.length, texts) for axis in result.axes]
     depth = len(producer.lengths)
     rows = " * ".join(f"({text})" for text in sizes[:depth]) or "1"
+    prefix = f"{func.name}_{policy.name}" + ("_windowed" if windowed else "")
+    symbols = {
+        phase: f"{func.name}_work" if phase == "work" else f"{prefix}_{phase}" for phase in made
+    }
     module = IRModule(
         {
-            f"{func.name}_{phase}": _function(func, producer, own, name, phase, rows)
+            symbols[phase]: _function(func, producer, own, name, symbols[phase], rows)
             for phase, own in made.items()
         }
     )
@@ -69,6 +87,9 @@ def assemble(func: SparseFunc, policy: Policy) -> tuple[IRModule, dict]:
         "index_dtype": result.axes[-1].dtype,
         "place_dtype": index_dtype,
         "policy": policy.name,
+        "windowed": windowed,
+        "is_bounded": policy.is_bounded,
+        "symbols": symbols,
         "phases": list(made),
         "scratch": {
             own.name: {"dtype": own.dtype, "size": own.size, "fill": own.fill}
@@ -79,8 +100,27 @@ def assemble(func: SparseFunc, policy: Policy) -> tuple[IRModule, dict]:
     return module, plan
 
 
+def automatic_policies(func: SparseFunc) -> list[Policy]:
+    """Return the policies that ``workspace="auto"`` chooses from, the likeliest first."""
+    producer = produce(func, sparse_result(func))
+    mixed = len({own.combine is None for own in producer.rows}) > 1
+    found = [own for own in known_policies() if own.has_cost and not (mixed and own.combines_late)]
+    first = "dense" if len(producer.spans) == 1 else "sort"
+    return sorted(found, key=lambda own: own.name != first)
+
+
+def _check_policy(func: SparseFunc, producer: Producer, policy: Policy) -> None:
+    if not policy.name.isidentifier():
+        raise ValueError(f"policy: expected a name that is an identifier, found {policy.name!r}")
+    if policy.combines_late and len({own.combine is None for own in producer.rows}) > 1:
+        raise SparseProgramError(
+            f"function {func.name}: workspace {policy.name!r} combines entries by one operation, found "
+            "iterations that replace and others that combine; choose another one, such as 'dense'"
+        )
+
+
 def _function(
-    func: SparseFunc, producer: Producer, own: Generated, result: str, phase: str, rows: str
+    func: SparseFunc, producer: Producer, own: Generated, result: str, symbol: str, rows: str
 ) -> tirx.PrimFunc:
     operands = [p for p in producer.params if not p.same_as(producer.marker)]
     layout = dict(producer.layout)
@@ -102,7 +142,6 @@ def _function(
         )
     layout["args"] = args
     params = [*operands, *(argument.var for argument in own.arguments)]
-    symbol = f"{func.name}_{phase}"
     attrs = {"tirx.noalias": True, "global_symbol": symbol, LAYOUT_ATTR: json.dumps(layout)}
     prim = tirx.PrimFunc(params, own.body)
     return prim.with_attr({**attrs, "s_tir": True})

@@ -12,17 +12,23 @@ from collections.abc import Callable
 from tvm import tirx
 from tvm.ir import Expr
 
+from .costs import COSTS, Work
 from .policy import Memory, Policy, Scratch, register_policy
-from .statements import Local, count_bits, has_feature, loop, sequence, trailing_zeros
+from .statements import (
+    Local,
+    count_bits,
+    has_feature,
+    int64,
+    loop,
+    sequence,
+    trailing_zeros,
+    when,
+)
 
 __all__ = ["DenseFlags"]
 
 #: Flags that one is above.
 _FAN = 64
-
-
-def _int64(value: int) -> Expr:
-    return tirx.const(value, "int64")
 
 
 class DenseFlags(Policy):
@@ -55,24 +61,33 @@ class DenseFlags(Policy):
         own = memory["values"]
         return own[place], own.store(place, neutral)
 
-    def count(self, memory, length):
+    def count(self, memory, row):
         total = Local("held", "int64")
 
         def group(base: Expr, used: Expr) -> tirx.Stmt:
             del base
             return total.set(total.value + count_bits(used))
 
-        return [*total.declare(0), _each_group(memory, length, group)], total.value
+        return [*total.declare(0), _each_group(memory, row.length, group)], total.value
 
-    def drain(self, memory, length, neutral, emit):
+    def drain(self, memory, row, emit):
         def place(place: Expr) -> tirx.Stmt:
-            value, clear = self.take(memory, place, neutral)
+            value, clear = self.take(memory, place, row.neutral)
             return sequence(emit(place, value), clear)
 
         def group(base: Expr, used: Expr) -> tirx.Stmt:
             return _each_bit("place", base, used, place)
 
-        return _each_group(memory, length, group)
+        return _each_group(memory, row.length, group)
+
+    def cost(self, work: Work) -> float:
+        touch = work.access(work.length * (work.value_bytes + 1))
+        groups = work.length // (64 * 4096) + 1
+        return work.total(
+            (COSTS.dense_insert + touch) * work.produced
+            + (COSTS.dense_drain + touch) * work.distinct()
+            + COSTS.dense_row * groups
+        )
 
 
 def _each_group(
@@ -95,7 +110,7 @@ def _each_group(
     def top(number: Expr) -> tirx.Stmt:
         return _each_flag("super", memory["supers"], number * _FAN, super_group)
 
-    return loop("top", _int64(0), length // (64 * 4096) + 1, top)
+    return loop("top", int64(0), length // (64 * 4096) + 1, top)
 
 
 def _each_flag(
@@ -105,7 +120,7 @@ def _each_flag(
     used = tirx.Var(f"{name}_used", "int64")
     visit = sequence(_clear(flags, base), _each_bit(name, base, used, body))
     return sequence(
-        tirx.Bind(used, _taken(flags, base)), tirx.IfThenElse(used != _int64(0), visit, None)
+        tirx.Bind(used, _taken(flags, base)), when(used != int64(0), visit)
     )
 
 
@@ -124,7 +139,7 @@ def _taken(flags: Memory, base: Expr) -> Expr:
     """Return a bit for each of 64 flags."""
     if has_feature("avx2"):
         halves = [_mask_of_32(flags.vector(base + 32 * half, 32)) for half in (0, 1)]
-        return halves[0] | (halves[1] << _int64(32))
+        return halves[0] | (halves[1] << int64(32))
     bits = _mask_of_8(flags.vector(base, 8))
     for word in range(1, 8):
         bits = bits | (_mask_of_8(flags.vector(base + 8 * word, 8)) << _uint64(8 * word))

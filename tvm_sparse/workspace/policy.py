@@ -1,9 +1,50 @@
 """What a workspace does: the interface of its policies.
 
 A workspace collects the entries of one row of a result, which the producer's loops give in any order and
-several times. The template (:mod:`.template`) asks a policy for four pieces of code: how to take an entry
-in (insert), how to count the entries that it holds, and how to give them out in order (drain), which
-leaves it empty.
+several times. The template (:mod:`.template`) asks a policy for pieces of code: how to take an entry in
+(insert), how to count the entries that it holds, and how to give them out in order (drain), which leaves
+it empty. A policy declares the scratch memory of a task and the local variables of a row; both arrive in
+``memory`` by name. It may also ask for a pass over the places before the entries are inserted (plan), and
+say what it costs, so that ``workspace="auto"`` may choose it.
+
+Examples
+--------
+A policy of one's own: a dense row of values and of flags, for short rows. A drain looks at every place.
+
+>>> from tvm import tirx
+>>> from tvm_sparse.workspace import Policy, Scratch
+>>> from tvm_sparse.workspace.statements import Local, int64, loop, sequence, when
+>>> class Flags(Policy):
+...     name = "flags"
+...     scratch = (
+...         Scratch("values", "value", "length", fill=None, symbolic=False),
+...         Scratch("used", "int8", "length"),
+...     )
+...     registers = ("held",)
+...
+...     def insert(self, memory, place, value, combine):
+...         used, held = memory["used"], memory["held"]
+...         first = sequence(used.store(place, tirx.const(1, "int8")), held.set(held.value + 1))
+...         parts = [when(used[place] == 0, first)]
+...         if value is not None:
+...             own = memory["values"]
+...             parts.append(own.store(place, combine(own[place], value) if combine else value))
+...         return sequence(parts)
+...
+...     def count(self, memory, row):
+...         clear = lambda place: memory["used"].store(place, tirx.const(0, "int8"))
+...         return [loop("place", int64(0), row.length, clear)], memory["held"].value
+...
+...     def drain(self, memory, row, emit):
+...         def visit(place):
+...             own, used = memory["values"], memory["used"]
+...             clear = own.store(place, row.neutral), used.store(place, tirx.const(0, "int8"))
+...             return when(used[place] != 0, sequence(emit(place, own[place]), *clear))
+...
+...         return loop("place", int64(0), row.length, visit)
+
+``register_policy(Flags())`` lets ``tvm_sparse.compile(program, workspace="flags")`` find it; the policy
+itself may be given too, ``workspace=Flags()``.
 """
 
 from __future__ import annotations
@@ -15,7 +56,24 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.ir import Expr, Var
 
-__all__ = ["Combine", "Memory", "Policy", "Scratch", "find_policy", "register_policy"]
+from .costs import Work
+from .statements import Local
+
+__all__ = [
+    "OVERFLOW",
+    "Combine",
+    "Memory",
+    "Policy",
+    "Row",
+    "Scratch",
+    "find_policy",
+    "known_policies",
+    "register_policy",
+    "scratch_elements",
+]
+
+#: What a policy counts where a row did not fit into its memory: the sum over windows stays negative.
+OVERFLOW = -(1 << 48)
 
 #: From what a place holds and a new value to what it holds then; None where a value replaces another.
 Combine = Callable[[Expr, Expr], Expr]
@@ -32,9 +90,10 @@ class Scratch:
     dtype : str
         Of its elements; ``"value"`` stands for that of the result.
     size : str
-        Number of elements of one task, as an expression of ``length``, the number of places of a row, and
-        ``most``, the most entries that its loops produce; ``min``, ``max`` and ``pow2``, the next power of
-        two, may be called.
+        Number of elements of one task, as an expression of ``length``, the number of places of a row,
+        ``most``, the most entries that its loops produce, repeated ones included, and ``room``, the number
+        of entries that a limit of memory allows; ``min``, ``max`` and ``pow2``, the next power of two, may
+        be called.
     fill : int or None
         What it holds when empty; None stands for what leaves other values as they are.
     symbolic : bool
@@ -46,6 +105,17 @@ class Scratch:
     size: str
     fill: int | None = 0
     symbolic: bool = True
+
+
+def scratch_elements(size: str, length: int, most: int, room: int) -> int:
+    """Return the elements of one task that a :attr:`Scratch.size` stands for."""
+    names = {"length": length, "most": most, "room": room, "min": min, "max": max, "pow2": _power}
+    return int(eval(size, {"__builtins__": {}}, names))
+
+
+def _power(size: int) -> int:
+    """The next power of two, at least 1."""
+    return 1 << max(0, int(size) - 1).bit_length()
 
 
 @dataclass(frozen=True)
@@ -85,6 +155,35 @@ class Memory:
         return tirx.BufferStore(self.buffer, value, [ramp])
 
 
+@dataclass(frozen=True)
+class Row:
+    """What generated code knows of a row.
+
+    Attributes
+    ----------
+    length : Expr
+        Number of places, int64.
+    expected : Expr
+        How many entries its loops produce, repeated ones included, int64.
+    neutral : Expr or None
+        What an empty place holds; None when only the structure counts.
+    is_ordered : Expr
+        Whether the caller wants entries in order, bool.
+    combine : callable or None
+        How entries of one place combine, for a policy that does so at the end; None where the last stays.
+    """
+
+    length: Expr
+    expected: Expr
+    neutral: Expr | None
+    is_ordered: Expr
+    combine: Combine | None
+
+
+#: Scratch by the name of its :class:`Scratch`, and locals by their names.
+Memories = dict[str, "Memory | Local"]
+
+
 class Policy(ABC):
     """One way to hold the entries of a row.
 
@@ -94,61 +193,92 @@ class Policy(ABC):
         By which a user chooses it.
     scratch : tuple of Scratch
         Memory that each task has of its own.
+    registers : tuple of str
+        Local variables of a row, int64, that are 0 at its begin.
     is_sorted : bool
         Whether entries come out in order.
+    combines_late : bool
+        Whether it combines entries after all are in, by one operation.
+    is_bounded : bool
+        Whether it runs in less memory than its entries would need, as ``room`` says, and counts
+        :data:`OVERFLOW` where that is not enough.
     """
 
     name: str
     scratch: tuple[Scratch, ...]
+    registers: tuple[str, ...] = ()
     is_sorted: bool = True
+    combines_late: bool = False
+    is_bounded: bool = False
 
-    def begin(self, memory: dict[str, Memory]) -> list[tirx.Stmt]:
+    @property
+    def has_cost(self) -> bool:
+        """Whether it estimates its time, so that it may be chosen automatically."""
+        return type(self).cost is not Policy.cost
+
+    def begin(self, memory: Memories, row: Row) -> list[tirx.Stmt]:
         """Return what precedes the first insertion of a row; nothing unless a policy says otherwise."""
-        del memory
+        del memory, row
+        return []
+
+    def plan(self, memory: Memories, place: Expr) -> tirx.Stmt | None:
+        """Look at a place before anything is inserted; None where no such pass is needed."""
+        del memory, place
+        return None
+
+    def planned(self, memory: Memories, row: Row) -> list[tirx.Stmt]:
+        """Return what follows the pass of :meth:`plan`."""
+        del memory, row
         return []
 
     @abstractmethod
     def insert(
-        self, memory: dict[str, Memory], place: Expr, value: Expr | None, combine: Combine | None
+        self, memory: Memories, place: Expr, value: Expr | None, combine: Combine | None
     ) -> tirx.Stmt:
         """Take in an entry.
 
         Parameters
         ----------
-        memory : dict of str to Memory
-            Scratch, by name.
+        memory : dict of str to Memory or Local
+            Scratch and registers, by name.
         place : Expr
             The coordinate in the row, int64; a row of several dimensions is counted row-major.
         value : Expr or None
-            What is combined with the place; None when only the structure counts.
+            What is combined with the place, a variable or constant; None when only the structure counts.
         combine : callable or None
             How; None where a value replaces another.
         """
 
+    def after_insert(self, memory: Memories, row: Row) -> tirx.Stmt | None:
+        """Return what follows each insertion, such as a drain of what is full; None: nothing."""
+        del memory, row
+        return None
+
     @abstractmethod
-    def count(self, memory: dict[str, Memory], length: Expr) -> tuple[list[tirx.Stmt], Expr]:
+    def count(self, memory: Memories, row: Row) -> tuple[list[tirx.Stmt], Expr]:
         """Count the entries, and empty the workspace; return the statements and the number, int64."""
 
     @abstractmethod
     def drain(
-        self,
-        memory: dict[str, Memory],
-        length: Expr,
-        neutral: Expr,
-        emit: Callable[[Expr, Expr], tirx.Stmt],
+        self, memory: Memories, row: Row, emit: Callable[[Expr, Expr], tirx.Stmt]
     ) -> tirx.Stmt:
         """Give out every entry, by ``emit(place, value)``, and empty the workspace."""
 
     def insert_known(
-        self, memory: dict[str, Memory], place: Expr, value: Expr, combine: Combine | None
+        self, memory: Memories, place: Expr, value: Expr, combine: Combine | None
     ) -> tirx.Stmt | None:
         """Take in an entry of a structure that is known; None where the policy cannot do better."""
         del memory, place, value, combine
         return None
 
-    def take(self, memory: dict[str, Memory], place: Expr, neutral: Expr) -> tuple[Expr, tirx.Stmt]:
+    def take(self, memory: Memories, place: Expr, neutral: Expr) -> tuple[Expr, tirx.Stmt]:
         """Return the value at a known place, and the statement that empties it."""
         raise NotImplementedError
+
+    def cost(self, work: Work) -> float | None:
+        """Estimate the time of a call in nanoseconds of one core; None: never chosen automatically."""
+        del work
+        return None
 
 
 _POLICIES: dict[str, Policy] = {}
@@ -167,7 +297,7 @@ def register_policy(policy: Policy) -> Policy:
     return policy
 
 
-def find_policy(name: str) -> Policy:
+def find_policy(name: str | Policy) -> Policy:
     """Return the policy of a name; ``"auto"`` is the one that suits most.
 
     Raises
@@ -175,7 +305,15 @@ def find_policy(name: str) -> Policy:
     ValueError
         If there is none.
     """
+    if isinstance(name, Policy):
+        return name
     name = "dense" if name == "auto" else name
     if name not in _POLICIES:
-        raise ValueError(f"workspace: expected one of {', '.join(_POLICIES)}, found {name!r}")
+        known = ", ".join(["auto", *_POLICIES])
+        raise ValueError(f"workspace: expected one of {known}, or a Policy, found {name!r}")
     return _POLICIES[name]
+
+
+def known_policies() -> list[Policy]:
+    """Return every registered policy, in the order of registration."""
+    return list(_POLICIES.values())

@@ -9,7 +9,19 @@ from tvm import tirx
 from tvm.ir import Expr, Var
 from tvm.target import Target, codegen
 
-__all__ = ["Local", "count_bits", "has_feature", "loop", "sequence", "substitute", "trailing_zeros"]
+__all__ = [
+    "Local",
+    "bit_length",
+    "count_bits",
+    "has_feature",
+    "int64",
+    "loop",
+    "minimum",
+    "sequence",
+    "substitute",
+    "trailing_zeros",
+    "when",
+]
 
 
 class Local:
@@ -51,6 +63,21 @@ def sequence(*parts: tirx.Stmt | Sequence[tirx.Stmt]) -> tirx.Stmt:
     return flat[0] if len(flat) == 1 else tirx.SeqStmt(flat)
 
 
+def int64(value: int) -> Expr:
+    """Return a constant."""
+    return tirx.const(value, "int64")
+
+
+def minimum(first: Expr, second: Expr) -> Expr:
+    """Return the smaller of two."""
+    return tirx.Min(first, second)
+
+
+def when(condition: Expr, then: tirx.Stmt, otherwise: tirx.Stmt | None = None) -> tirx.IfThenElse:
+    """Return a statement for each case."""
+    return tirx.IfThenElse(condition, then, otherwise)
+
+
 def loop(
     name: str,
     begin: Expr,
@@ -66,6 +93,14 @@ def loop(
 def trailing_zeros(word: Expr) -> Expr:
     """Return the place of the lowest bit of a word of 64 bits that is set; it has one."""
     return tirx.call_llvm_pure_intrin("int64", "llvm.cttz.i64", word, tirx.const(True, "bool"))
+
+
+def bit_length(number: Expr) -> Expr:
+    """Return how many bits a number that is not negative takes, 0 for 0."""
+    zeros = tirx.call_llvm_pure_intrin(
+        "int64", "llvm.ctlz.i64", number, tirx.const(False, "bool")
+    )
+    return int64(64) - zeros
 
 
 def count_bits(word: Expr) -> Expr:

@@ -17,18 +17,25 @@ from tvm import tirx
 from tvm.ir import Expr, Var
 
 from ..ir.buffer import declare_buffer
-from .policy import Memory, Policy
-from .producer import Producer
-from .statements import Local, loop, sequence, substitute
+from .policy import Memory, Policy, Row
+from .producer import Producer, RowLoops
+from .statements import Local, int64, loop, sequence, substitute, when
 
 __all__ = [
     "Argument",
     "Generated",
+    "append_function",
     "count_function",
     "fill_function",
     "refill_function",
     "work_function",
 ]
+
+
+#: What stands before or after a row, by its number.
+Around = Callable[[Expr], list[tirx.Stmt]]
+#: What ends a row or a window of it: from memory, row and first place.
+Finish = Callable[[dict, Row, Expr], tirx.Stmt]
 
 
 @dataclass(frozen=True)
@@ -64,55 +71,63 @@ def work_function(producer: Producer) -> Generated:
         store = tirx.BufferStore(work, total.value, [number])
         return sequence(total.declare(0), parts, store)
 
-    body = loop("row", _int64(0), _product(lengths), row, tirx.ForKind.PARALLEL)
+    body = loop("row", int64(0), _product(lengths), row, tirx.ForKind.PARALLEL)
     return Generated([Argument(work, ("rows",), "output")], body)
 
 
-def count_function(producer: Producer, policy: Policy) -> Generated:
-    """Count the distinct entries of each row."""
-    span = _product(producer.spans)
+def count_function(producer: Producer, policy: Policy, windowed: bool = False) -> Generated:
+    """Count the distinct entries of each row; ``windowed``: by windows of places."""
     counts = declare_buffer([_product(producer.lengths)], "int64", "counts")
+    total = Local("distinct", "int64")
 
-    def finish(memory, number):
-        statements, held = policy.count(memory, span)
-        return sequence(statements, tirx.BufferStore(counts, held, [number]))
+    def finish(memory, row, base):
+        del base
+        statements, held = policy.count(memory, row)
+        return sequence(statements, total.set(total.value + held))
 
-    tasks = _Tasks(producer, policy, symbolic=True)
-    return Generated([Argument(counts, ("rows",), "output"), *tasks.arguments], tasks.run(finish))
+    tasks = _Tasks(producer, policy, symbolic=True, windowed=windowed)
+    body = tasks.run(
+        before=lambda number: total.declare(0),
+        finish=finish,
+        after=lambda number: [tirx.BufferStore(counts, total.value, [number])],
+    )
+    return Generated([Argument(counts, ("rows",), "output"), *tasks.arguments], body)
 
 
-def fill_function(producer: Producer, policy: Policy, dtype: str, index_dtype: str) -> Generated:
+def fill_function(
+    producer: Producer, policy: Policy, dtype: str, index_dtype: str, windowed: bool = False
+) -> Generated:
     """Compute the entries of each row and write them to its place.
 
     ``index_dtype`` is that of a place in a row.
     """
-    span = _product(producer.spans)
     stored = Var("result_nnz", "int64")
     indptr = declare_buffer([_product(producer.lengths) + 1], "int64", "result_indptr")
     indices = declare_buffer([stored], index_dtype, "result_indices")
     values = declare_buffer([stored], dtype, "result_values")
+    slot = Local("slot", "int64")
 
-    def finish(memory, number):
-        slot = Local("slot", "int64")
-
+    def finish(memory, row, base):
         def emit(place, value):
             return sequence(
-                tirx.BufferStore(indices, place.astype(index_dtype), [slot.value]),
+                tirx.BufferStore(indices, (base + place).astype(index_dtype), [slot.value]),
                 tirx.BufferStore(values, value, [slot.value]),
                 slot.set(slot.value + 1),
             )
 
-        begin = tirx.BufferLoad(indptr, [number])
-        return sequence(slot.declare(begin), policy.drain(memory, span, producer.neutral, emit))
+        return policy.drain(memory, row, emit)
 
-    tasks = _Tasks(producer, policy, symbolic=False, dtype=dtype)
+    tasks = _Tasks(producer, policy, symbolic=False, dtype=dtype, windowed=windowed)
+    body = tasks.run(
+        before=lambda number: slot.declare(tirx.BufferLoad(indptr, [number])), finish=finish
+    )
     own = [
         Argument(indptr, ("rows + 1",), "input"),
         Argument(indices, ("result_nnz",), "output"),
         Argument(values, ("result_nnz",), "output"),
         Argument(stored, (), "scalar"),
     ]
-    return Generated([*own, *tasks.arguments], tasks.run(finish))
+    return Generated([*own, *tasks.arguments], body)
 
 
 def append_function(
@@ -122,29 +137,25 @@ def append_function(
 
     Task ``t`` writes from ``task_begins[t]`` on; ``counts`` are the entries of each row.
     """
-    span = _product(producer.spans)
     room = Var("result_room", "int64")
     counts = declare_buffer([_product(producer.lengths)], "int64", "counts")
     indices = declare_buffer([room], index_dtype, "result_indices")
     values = declare_buffer([room], dtype, "result_values")
     tasks = _Tasks(producer, policy, symbolic=False, dtype=dtype)
     begins = declare_buffer([tasks.count], "int64", "task_begins")
-    slot = Local("slot", "int64")
+    slot, begin = Local("slot", "int64"), Local("row_begin", "int64")
 
-    def emit(place, value):
-        return sequence(
-            tirx.BufferStore(indices, place.astype(index_dtype), [slot.value]),
-            tirx.BufferStore(values, value, [slot.value]),
-            slot.set(slot.value + 1),
-        )
+    def finish(memory, row, base):
+        del base
 
-    def finish(memory, number):
-        begin = Local("row_begin", "int64")
-        return sequence(
-            begin.declare(slot.value),
-            policy.drain(memory, span, producer.neutral, emit),
-            tirx.BufferStore(counts, slot.value - begin.value, [number]),
-        )
+        def emit(place, value):
+            return sequence(
+                tirx.BufferStore(indices, place.astype(index_dtype), [slot.value]),
+                tirx.BufferStore(values, value, [slot.value]),
+                slot.set(slot.value + 1),
+            )
+
+        return policy.drain(memory, row, emit)
 
     own = [
         Argument(counts, ("rows",), "output"),
@@ -153,7 +164,12 @@ def append_function(
         Argument(room, (), "scalar"),
         Argument(begins, ("tasks",), "input"),
     ]
-    body = tasks.run(finish, lambda task: slot.declare(tirx.BufferLoad(begins, [task])))
+    body = tasks.run(
+        before=lambda number: begin.declare(slot.value),
+        finish=finish,
+        after=lambda number: [tirx.BufferStore(counts, slot.value - begin.value, [number])],
+        start=lambda task: slot.declare(tirx.BufferLoad(begins, [task])),
+    )
     return Generated([*own, *tasks.arguments], body)
 
 
@@ -167,18 +183,27 @@ def refill_function(
     values = declare_buffer([stored], dtype, "result_values")
     probe = tirx.const(0, "int64")
     tasks = _Tasks(producer, policy, symbolic=False, dtype=dtype, known=True)
-    memory = tasks.memory(probe)
+    memory = {**tasks.memory(probe), **tasks.registers()}
     if policy.insert_known(memory, probe, tirx.const(0, dtype), None) is None:
         return None
 
-    def finish(memory, number):
+    def finish(memory, row, base):
+        del row, base
+
         def gather(slot: Var) -> tirx.Stmt:
             place = tirx.BufferLoad(indices, [slot]).astype("int64")
             value, clear = policy.take(memory, place, producer.neutral)
             return sequence(tirx.BufferStore(values, value, [slot]), clear)
 
-        begin, end = (tirx.BufferLoad(indptr, [number + k]) for k in (0, 1))
-        return loop("slot", begin, end, gather)
+        return loop("slot", begin.value, end.value, gather)
+
+    begin, end = Local("row_begin", "int64"), Local("row_end", "int64")
+
+    def before(number):
+        return [
+            *begin.declare(tirx.BufferLoad(indptr, [number])),
+            *end.declare(tirx.BufferLoad(indptr, [number + 1])),
+        ]
 
     own = [
         Argument(indptr, ("rows + 1",), "input"),
@@ -186,11 +211,26 @@ def refill_function(
         Argument(values, ("result_nnz",), "output"),
         Argument(stored, (), "scalar"),
     ]
-    return Generated([*own, *tasks.arguments], tasks.run(finish))
+    return Generated([*own, *tasks.arguments], tasks.run(before=before, finish=finish))
+
+
+def _nothing(_number: Expr) -> list[tirx.Stmt]:
+    return []
 
 
 class _Tasks:
-    """The parallel loop over tasks: rows of their own, and a workspace of their own."""
+    """The parallel loop over tasks: rows of their own, and a workspace of their own.
+
+    Parameters
+    ----------
+    symbolic : bool
+        Whether only the structure counts.
+    known : bool
+        Whether the structure is known, so that values go to places that exist.
+    windowed : bool
+        Whether the places of a row are cut into windows, which the workspace holds one after another:
+        the loops of a row run once for each.
+    """
 
     def __init__(
         self,
@@ -199,15 +239,24 @@ class _Tasks:
         symbolic: bool,
         dtype: str = "int8",
         known: bool = False,
+        windowed: bool = False,
     ) -> None:
         self.producer, self.policy, self.symbolic, self.known = producer, policy, symbolic, known
+        self.windows = Var("windows", "int64") if windowed else None
+        self.width = Var("width", "int64") if windowed else _product(producer.spans)
         self.count = Var("tasks", "int64")
         self.rows = declare_buffer([self.count + 1], "int64", "task_rows")
+        self.work = declare_buffer([_product(producer.lengths)], "int64", "work")
+        self.ordered = Var("ordered", "int64")
         self.scratch: dict[str, tuple[Var, Var]] = {}
         self.arguments = [
             Argument(self.count, (), "scalar"),
             Argument(self.rows, ("tasks + 1",), "input"),
+            Argument(self.work, ("rows",), "input"),
+            Argument(self.ordered, (), "scalar"),
         ]
+        if windowed:
+            self.arguments += [Argument(var, (), "scalar") for var in (self.windows, self.width)]
         for own in policy.scratch:
             if symbolic and not own.symbolic:
                 continue
@@ -226,44 +275,97 @@ class _Tasks:
             name: Memory(buffer, task * size, size) for name, (buffer, size) in self.scratch.items()
         }
 
+    def registers(self) -> dict[str, Local]:
+        """The local variables of a row."""
+        return {name: Local(name, "int64") for name in self.policy.registers}
+
     def run(
         self,
-        finish: Callable[[dict, Expr], tirx.Stmt],
-        start: Callable[[Expr], list[tirx.Stmt]] = lambda _task: [],
+        finish: Finish,
+        before: Around = _nothing,
+        after: Around = _nothing,
+        start: Around = _nothing,
     ) -> tirx.Stmt:
-        """Return the loop over tasks; ``start`` precedes a task, ``finish`` ends a row."""
+        """Return the loops over tasks and rows.
+
+        ``start`` stands before a task, ``before`` and ``after`` around a row; ``finish`` ends a window of it.
+        """
+
+        def row(number: Var, memory: dict) -> tirx.Stmt:
+            return sequence(before(number), self._row(number, memory, finish), after(number))
 
         def task(number: Var) -> tirx.Stmt:
             memory = self.memory(number)
             begin, end = (tirx.BufferLoad(self.rows, [number + k]) for k in (0, 1))
-            rows = loop("row", begin, end, lambda row: self._row(row, memory, finish))
+            rows = loop("row", begin, end, lambda row_number: row(row_number, memory))
             return sequence(start(number), rows)
 
-        return loop("task", _int64(0), self.count, task, tirx.ForKind.PARALLEL)
+        return loop("task", int64(0), self.count, task, tirx.ForKind.PARALLEL)
 
-    def _row(self, number: Var, memory: dict, finish) -> tirx.Stmt:
-        parts = []
-        for own in self.producer.rows:
-            inserted = tvm_ffi.structural_mutate(
-                own.body, [(tirx.BufferStore, self._inserter(memory, own.combine))]
+    def _row(self, number: Var, memory: dict, finish: Finish) -> tirx.Stmt:
+        if self.windows is None:
+            return self._window(number, memory, finish, int64(0))
+        return loop(
+            "window",
+            int64(0),
+            self.windows,
+            lambda window: self._window(number, memory, finish, window * self.width),
+        )
+
+    def _window(self, number: Var, memory: dict, finish: Finish, base: Expr) -> tirx.Stmt:
+        """Insert the entries of a row from place ``base`` on, and end the row or window."""
+        registers = self.registers()
+        memory = {**memory, **registers}
+        row = Row(
+            length=self.width,
+            expected=tirx.BufferLoad(self.work, [number]),
+            neutral=None if self.symbolic else self.producer.neutral,
+            is_ordered=self.ordered != 0,
+            combine=self.producer.rows[0].combine,
+        )
+        declared = [stmt for own in registers.values() for stmt in own.declare(0)]
+        parts = [*declared, *self.policy.begin(memory, row)]
+        if self.policy.plan(memory, int64(0)) is not None and not self.known:
+            parts += self._produced(number, base, lambda own, place, value: self.policy.plan(memory, place))
+            parts += self.policy.planned(memory, row)
+        insert = self.policy.insert_known if self.known else self.policy.insert
+
+        def take(own: RowLoops, place: Expr, value: Expr) -> tirx.Stmt:
+            follows = self.policy.after_insert(memory, row)
+            after = [] if follows is None or self.known else [follows]
+            if self.symbolic:
+                return sequence(insert(memory, place, None, own.combine), after)
+            held = Var("value", str(value.ty.dtype))
+            inserted = insert(memory, place, held, own.combine)
+            return sequence(tirx.Bind(held, value), inserted, after)
+
+        parts += self._produced(number, base, take)
+        return sequence(parts, finish(memory, row, base))
+
+    def _produced(self, number: Var, base: Expr, visit: Callable) -> list[tirx.Stmt]:
+        """Return the loops of a row, with ``visit(iteration, place, value)`` for each entry."""
+        return [
+            substitute(
+                self._with_entries(own, base, visit),
+                _levels(own.levels, number, self.producer.lengths),
             )
-            levels = _levels(own.levels, number, self.producer.lengths)
-            parts.append(substitute(inserted, levels))
-        return sequence(self.policy.begin(memory), parts, finish(memory, number))
+            for own in self.producer.rows
+        ]
 
-    def _inserter(self, memory: dict, combine) -> Callable:
-        """Return what replaces a store to the marker by an insertion."""
-
+    def _with_entries(self, own: RowLoops, base: Expr, visit: Callable) -> tirx.Stmt:
         def store(node: tirx.BufferStore, mutator) -> tirx.Stmt:
             if not node.buffer.same_as(self.producer.marker):
                 return mutator.default_mutate(node)
-            place = tirx.Var("place", "int64")
-            value = None if self.symbolic else node.value
+            place = Var("place", "int64")
             bind = tirx.Bind(place, self.producer.place(node.indices))
-            insert = self.policy.insert_known if self.known else self.policy.insert
-            return sequence(bind, insert(memory, place, value, combine))
+            if self.windows is None:
+                return sequence(bind, visit(own, place, node.value))
+            inside = Var("place_inside", "int64")
+            taken = sequence(tirx.Bind(inside, place - base), visit(own, inside, node.value))
+            is_inside = tirx.And(place >= base, place < base + self.width)
+            return sequence(bind, when(is_inside, taken))
 
-        return store
+        return tvm_ffi.structural_mutate(own.body, [(tirx.BufferStore, store)])
 
 
 def _levels(variables: list[Var], number: Expr, lengths: list[Expr]) -> dict[Var, Expr]:
@@ -293,17 +395,14 @@ def _counted(body: tirx.Stmt, marker: Var, total: Local) -> tirx.Stmt:
         return add(node.extent) if leaf(node.body) else mutator.default_mutate(node)
 
     def store(node: tirx.BufferStore, mutator) -> tirx.Stmt:
-        return add(_int64(1)) if node.buffer.same_as(marker) else mutator.default_mutate(node)
+        return add(int64(1)) if node.buffer.same_as(marker) else mutator.default_mutate(node)
 
     return tvm_ffi.structural_mutate(body, [(tirx.For, visit), (tirx.BufferStore, store)])
 
 
 def _product(lengths: list[Expr]) -> Expr:
-    total = _int64(1)
+    total = int64(1)
     for length in lengths:
         total = total * length.astype("int64")
     return total
 
-
-def _int64(value: int) -> Expr:
-    return tirx.const(value, "int64")

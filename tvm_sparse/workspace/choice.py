@@ -1,0 +1,174 @@
+"""Which policy a call uses: the fastest by estimate of those whose memory fits.
+
+Comes in: what the rows of a call produce (:class:`~.costs.Work`), the scratch that each policy declares,
+how many tasks run, and a limit of memory. Goes out: ways to run the call, best first. Where a policy needs
+more than the limit, it gets fewer tasks, the room that there is if it is bounded, or windows: the places
+of a row in stretches that the workspace holds one after another, each with a run of the row's loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .costs import COSTS, Work
+from .policy import Policy, scratch_elements
+
+__all__ = ["Choice", "choose", "scratch_bytes"]
+
+#: Windows of fewer places than this are not worth a run of the loops.
+_LEAST_WIDTH = 64
+#: Memory whose choice does not matter: a bounded policy takes so much where no limit says less.
+_FREE_ROOM = 1 << 22
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way to run a call.
+
+    Attributes
+    ----------
+    policy : str
+        Name of the policy.
+    tasks : int
+        How many stretches of rows run at the same time, each with scratch of its own.
+    windows : int
+        Into how many windows the places of a row are cut.
+    width : int
+        Places of a window.
+    room : int
+        Entries for which a bounded policy has room.
+    bytes : int
+        Scratch of the call.
+    nanoseconds : float
+        Estimate of its time; infinite where the policy has none.
+    """
+
+    policy: str
+    tasks: int
+    windows: int
+    width: int
+    room: int
+    bytes: int
+    nanoseconds: float
+
+    def __str__(self) -> str:
+        parts = [f"{self.bytes / 2**20:.3g} MiB of scratch", f"{self.tasks} tasks"]
+        if self.windows > 1:
+            parts.append(f"{self.windows} windows of {self.width} places")
+        if np.isfinite(self.nanoseconds):
+            parts.append(f"estimated {self.nanoseconds * 1e-6:.3g} ms")
+        return f"{self.policy}: {', '.join(parts)}"
+
+
+def scratch_bytes(
+    scratch: Mapping[str, Mapping], value_bytes: int, length: int, most: int, room: int
+) -> int:
+    """Return the scratch of one task; a value takes ``value_bytes``."""
+    total = 0
+    for own in scratch.values():
+        size = value_bytes if own["dtype"] == "value" else np.dtype(own["dtype"]).itemsize
+        total += size * scratch_elements(own["size"], length, most, room)
+    return total
+
+
+def choose(
+    work: Work,
+    candidates: Sequence[tuple[Policy, Mapping[str, Mapping]]],
+    tasks: int,
+    limit: int | None = None,
+) -> list[Choice]:
+    """Return the ways to run a call, best first.
+
+    Parameters
+    ----------
+    work : Work
+        What it has to do.
+    candidates : sequence of (Policy, dict)
+        Policies, and their scratch as plain data.
+    tasks : int
+        How many tasks the work is worth.
+    limit : int or None
+        Most bytes of scratch.
+
+    Returns
+    -------
+    list of Choice
+        Empty if nothing fits.
+    """
+    found = []
+    for policy, scratch in candidates:
+        for count in sorted({1, tasks}, reverse=True):
+            own = _fit(work, policy, scratch, count, limit)
+            if own is not None:
+                found.append(own)
+                if own.windows == 1:
+                    break
+    return sorted(found, key=lambda own: own.nanoseconds)
+
+
+def _fit(
+    work: Work, policy: Policy, scratch: Mapping, tasks: int, limit: int | None
+) -> Choice | None:
+    """Fit a policy into a limit; None if it does not."""
+    most, length = work.most, max(1, work.length)
+
+    def needs(width: int, room: int) -> int:
+        return tasks * scratch_bytes(scratch, work.value_bytes, width, most, room)
+
+    room = max(64, min(_FREE_ROOM, 16 * min(most, length)))
+    if policy.is_bounded:
+        enough = 16 * min(most, length) + 64
+        room = enough if limit is None else _largest(lambda n: needs(length, n) <= limit, 64, enough)
+        if room is None:
+            return None
+    if limit is None or needs(length, room) <= limit:
+        windows = _windows_for_room(work, room) if policy.is_bounded else 1
+        width = -(-length // windows)
+        return _choice(work, policy, tasks, windows, width, room, needs(width, room))
+    width = _largest(lambda n: needs(n, room) <= limit, _LEAST_WIDTH, length)
+    if width is None:
+        return None
+    windows = -(-length // width)
+    return _choice(work, policy, tasks, windows, width, room, needs(width, room))
+
+
+def more_windows(choice: Choice, work: Work) -> Choice | None:
+    """Return the choice with twice the windows, for rows that did not fit; None if they are too small."""
+    windows = 2 * choice.windows
+    width = -(-work.length // windows)
+    return None if width < _LEAST_WIDTH // 8 else replace(choice, windows=windows, width=width)
+
+
+def _choice(work, policy, tasks, windows, width, room, size) -> Choice:
+    part = replace(work, produced=work.produced / windows, length=width)
+    estimate = policy.cost(part)
+    if estimate is None:
+        return Choice(policy.name, tasks, windows, width, room, size, float("inf"))
+    repeated = 2 * COSTS.window * work.total(work.produced) if windows > 1 else 0.0
+    time = windows * (estimate + repeated) / tasks
+    return Choice(policy.name, tasks, windows, width, room, size, time)
+
+
+def _windows_for_room(work: Work, room: int) -> int:
+    """Estimate the windows that leave room for the distinct entries of the largest row."""
+    largest = replace(work, produced=np.array([float(work.most)]))
+    distinct = float(largest.distinct()[0])
+    runs = room // 8 * 3
+    return max(1, int(np.ceil(distinct * 1.5 / runs))) if distinct > runs else 1
+
+
+def _largest(fits, least: int, most: int) -> int | None:
+    """Return the largest number that fits, to within an eighth; None if the least does not."""
+    least = min(least, most)
+    if not fits(least):
+        return None
+    if fits(most):
+        return most
+    low, high = least, most
+    while high - low > max(1, low // 8):
+        middle = (low + high) // 2 if high < 4 * low else 2 * low
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -1,0 +1,157 @@
+"""What a call costs with each policy: the constants of the automatic choice, and the terms they weigh.
+
+Comes in: how many entries the rows of a call produce, the number of places of a row, the caches. Goes out:
+nanoseconds of one core, by the sums that the policies write in ``Policy.cost``. All constants are fields
+of :class:`Costs`; ``benchmarks/calibrate_workspace.py`` fits them.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+__all__ = ["COSTS", "Costs", "Work", "cache_sizes"]
+
+#: Rows that an estimate looks at.
+_SAMPLE = 256
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Nanoseconds of one core; fitted on an AMD EPYC of 2 MiB of L2 and 32 MiB of L3.
+
+    Attributes
+    ----------
+    dense_insert, list_insert, hash_insert, sort_insert, bucket_insert : float
+        To take in an entry, in one phase, when the memory is in the nearest cache.
+    dense_drain, list_drain, hash_drain, sort_drain, bucket_drain : float
+        To give out an entry, without the sort.
+    dense_row : float
+        For each group of 64 bitmap words that a drain looks at.
+    window : float
+        For an entry that the loops of a window produce and that lies outside of it.
+    row : float
+        For each row.
+    sort_compare : float
+        For each pair that a sort by insertion compares.
+    sort_pass, sort_pass_byte : float
+        For each entry and pass of a radix sort, and for each byte of payload.
+    sort_bin : float
+        For each value of a digit and pass.
+    second, third, memory : float
+        For an access that the second cache, the third, or none of them answers.
+    """
+
+    dense_insert: float = 2.5
+    dense_drain: float = 2.5
+    dense_row: float = 1.0
+    list_insert: float = 2.0
+    list_drain: float = 2.5
+    hash_insert: float = 4.0
+    hash_drain: float = 4.0
+    sort_insert: float = 1.0
+    sort_drain: float = 2.0
+    bucket_insert: float = 4.0
+    bucket_drain: float = 5.0
+    window: float = 1.0
+    row: float = 20.0
+    sort_compare: float = 0.6
+    sort_pass: float = 2.5
+    sort_pass_byte: float = 0.1
+    sort_bin: float = 0.7
+    second: float = 1.5
+    third: float = 4.0
+    memory: float = 12.0
+
+
+COSTS = Costs()
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a call has to do.
+
+    Attributes
+    ----------
+    produced : numpy.ndarray
+        Entries that a sample of the rows produce, repeated ones included, float64.
+    scale : float
+        How many rows one of the sample stands for.
+    most : int
+        The most that a row produces.
+    length : int
+        Places of a row.
+    value_bytes : int
+        Size of a value.
+    """
+
+    produced: np.ndarray
+    scale: float
+    most: int
+    length: int
+    value_bytes: int
+
+    @classmethod
+    def of(cls, work: np.ndarray, length: int, value_bytes: int) -> Work:
+        """Sample the rows of a call."""
+        step = max(1, work.size // _SAMPLE)
+        sample = work[::step].astype(np.float64)
+        most = int(work.max(initial=0))
+        scale = work.size / max(1, sample.size)
+        return cls(sample, scale, most, length, value_bytes)
+
+    def distinct(self) -> np.ndarray:
+        """Estimate the distinct entries of each row, as if places were random."""
+        return -self.length * np.expm1(-self.produced / max(1, self.length))
+
+    def entries(self) -> np.ndarray:
+        """Bound the distinct entries of each row."""
+        return np.minimum(self.produced, self.length)
+
+    def filled(self, buckets: int) -> np.ndarray:
+        """Estimate how many of so many buckets each row fills."""
+        return -buckets * np.expm1(-self.produced / buckets)
+
+    def merges(self) -> np.ndarray:
+        """Estimate how often a merge touches each entry of a row, of a list of a few thousand entries."""
+        return np.log2(np.maximum(1.0, self.produced / 4096))
+
+    def total(self, each: np.ndarray) -> float:
+        """Add up the nanoseconds of the rows."""
+        return float(self.scale * (each + COSTS.row).sum())
+
+    def access(self, memory: np.ndarray | float) -> np.ndarray | float:
+        """Return what an access costs beyond the nearest cache, in a memory of so many bytes."""
+        nearest, second, third = cache_sizes()
+        sizes = np.log2([nearest, second, third, 8 * third])
+        return np.interp(
+            np.log2(np.maximum(memory, 1.0)), sizes, [0.0, COSTS.second, COSTS.third, COSTS.memory]
+        )
+
+    def sort_cost(self, count: np.ndarray, payload: int) -> np.ndarray:
+        """Return what sorting so many places of each row costs, with a payload of so many bytes."""
+        bits = max(1, (self.length - 1).bit_length())
+        digit = np.where(count < 2048, 6, 11)
+        passes = np.ceil(bits / digit)
+        moved = COSTS.sort_pass + COSTS.sort_pass_byte * payload + self.access(count * (16 + payload))
+        by_digits = passes * (moved * count + COSTS.sort_bin * 2 ** np.ceil(bits / passes))
+        return np.where(count <= 24, COSTS.sort_compare * count**2 / 4, by_digits)
+
+
+@functools.cache
+def cache_sizes() -> tuple[int, int, int]:
+    """Return the bytes of the data caches, nearest first; common sizes where the system says none."""
+    found = {1: 32 << 10, 2: 1 << 20, 3: 32 << 20}
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            kind, level, size = (
+                (folder / name).read_text().strip() for name in ("type", "level", "size")
+            )
+        except OSError:
+            continue
+        if kind != "Instruction" and size.endswith("K") and int(level) in found:
+            found[int(level)] = int(size[:-1]) << 10
+    return found[1], max(found[1] + 1, found[2]), max(found[2] + 2, found[3])
