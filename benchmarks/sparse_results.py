@@ -26,7 +26,9 @@ _MOST_PRODUCED = 200_000_000
 
 def main() -> None:
     """Run the benchmark; see ``--help``."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sparse_results", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.sparse_results", description=__doc__
+    )
     add = parser.add_argument
     add("--data", type=Path, help="folder of .npz and .mtx files (default: generated matrices)")
     add("--matrices", nargs="+", help="only these matrices")

@@ -2,14 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
-import numpy as np
-import scipy.sparse as sp
-
-import tvm_sparse
-from tvm_sparse.script import from_source
-
 BY_ROWS = """
 @S.prim_func
 def by_rows(a: S.handle, b: S.handle, c: S.handle, a_indptr: S.handle, a_indices: S.handle,

@@ -57,7 +57,9 @@ class AdaptiveResultKernel(SparseResultKernel):
         self._build, self._export = build, export
         self.workspace_bytes = workspace_bytes
         super().__init__(*build(policies[0], False))
-        self._variants = {(policies[0].name, False): SparseResultKernel(self.executable, self.description)}
+        self._variants = {
+            (policies[0].name, False): SparseResultKernel(self.executable, self.description)
+        }
         self._last: list[Choice] = []
 
     def __call__(
@@ -159,6 +161,9 @@ class AdaptiveResultKernel(SparseResultKernel):
         shared = self._share(self._work(known))
         size = np.dtype(self.description["dtype"]).itemsize
         work = Work.of(shared["work"], self._length(known), size)
+        first = next(iter(self._policies.values()))
+        if limit is None and first.has_cost and first.cost(work) < _WORTH_TIME:
+            return compute(self._variants[first.name, False], shared)  # nothing saves enough
         choices = self._choices(work, shared["tasks"], limit)
         choice = choices[0]
         while True:

@@ -212,6 +212,11 @@ class KernelFunction:
         return ready
 
     @property
+    def signature(self) -> Signature:
+        """What its arguments are."""
+        return self._signature
+
+    @property
     def heading(self) -> str:
         """Name and parameters, such as ``"spmv(a, x, y, indptr, indices, m, n, nnz)"``."""
         return f"{self.name}({', '.join(self._signature.names)})"

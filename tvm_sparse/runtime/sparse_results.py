@@ -12,8 +12,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from ..workspace.policy import scratch_elements
+from .binding import Binding
 from .dimensions import dimension
 from .executable import Executable
+from .minimal import array_to_tensor
 from .threads import get_num_threads
 
 __all__ = ["ResultPlan", "SparseResultKernel"]
@@ -42,6 +44,10 @@ class SparseResultKernel:
         self.executable, self.description = executable, description
         self._phases = {
             phase: executable[symbol] for phase, symbol in description["symbols"].items()
+        }
+        self._functions = {
+            phase: executable.module.get_function(symbol)
+            for phase, symbol in description["symbols"].items()
         }
         self._names = {
             phase: [arg["name"] for arg in function.metadata["args"]]
@@ -139,7 +145,10 @@ class SparseResultKernel:
     # --- phases ---
 
     def _bind(self, args: tuple, kwargs: dict) -> dict[str, Any]:
-        ready = self._phases["work"].arguments(*args, **kwargs)
+        ready: list[Any] = []
+        level = self.executable.validate
+        binding = Binding(self._phases["work"].signature, args, kwargs)
+        binding.run(lambda *all_: ready.extend(all_), level)
         return dict(zip(self._names["work"], ready))
 
     def _count(self, known: dict[str, Any]) -> dict[str, Any]:
@@ -181,7 +190,8 @@ class SparseResultKernel:
         for name in scratch:
             known[f"{name}_size"] = self._scratch_size(name, known)
             known[f"workspace_{name}"] = self._scratch(name, known)
-        self._phases[phase](*(known[name] for name in names))
+        # Operands are checked, and the rest was made here: the compiled function is called itself.
+        self._functions[phase](*(_ready(known[name]) for name in names))
 
     def _scratch_size(self, name: str, known: dict[str, Any]) -> int:
         length, most = known.get("width", self._length(known)), known["most"]
@@ -282,6 +292,11 @@ class ResultPlan:
         kernel._run("refill" if can_refill else "fill", known | self._structure | result)
         self._places = places
         return kernel._matrix(known, self._structure["result_indptr"], places.copy(), values)
+
+
+def _ready(value: Any) -> Any:
+    """Return an argument as compiled code takes it."""
+    return array_to_tensor(value, written=True) if isinstance(value, np.ndarray) else value
 
 
 def _pointers(counts: np.ndarray) -> np.ndarray:

@@ -24,9 +24,7 @@ from .template import (
 __all__ = ["assemble", "automatic_policies"]
 
 
-def assemble(
-    func: SparseFunc, policy: Policy, windowed: bool = False
-) -> tuple[IRModule, dict]:
+def assemble(func: SparseFunc, policy: Policy, windowed: bool = False) -> tuple[IRModule, dict]:
     """Generate the phases of a function with a sparse result.
 
     Parameters

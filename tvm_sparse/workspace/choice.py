@@ -121,7 +121,9 @@ def _fit(
     room = max(64, min(_FREE_ROOM, 16 * min(most, length)))
     if policy.is_bounded:
         enough = 16 * min(most, length) + 64
-        room = enough if limit is None else _largest(lambda n: needs(length, n) <= limit, 64, enough)
+        room = (
+            enough if limit is None else _largest(lambda n: needs(length, n) <= limit, 64, enough)
+        )
         if room is None:
             return None
     if limit is None or needs(length, room) <= limit:

@@ -136,7 +136,9 @@ class Work:
         bits = max(1, (self.length - 1).bit_length())
         digit = np.where(count < 2048, 6, 11)
         passes = np.ceil(bits / digit)
-        moved = COSTS.sort_pass + COSTS.sort_pass_byte * payload + self.access(count * (16 + payload))
+        moved = (
+            COSTS.sort_pass + COSTS.sort_pass_byte * payload + self.access(count * (16 + payload))
+        )
         by_digits = passes * (moved * count + COSTS.sort_bin * 2 ** np.ceil(bits / passes))
         return np.where(count <= 24, COSTS.sort_compare * count**2 / 4, by_digits)
 

@@ -119,9 +119,7 @@ def _each_flag(
     """Visit those of 64 flags that are set, and clear them."""
     used = tirx.Var(f"{name}_used", "int64")
     visit = sequence(_clear(flags, base), _each_bit(name, base, used, body))
-    return sequence(
-        tirx.Bind(used, _taken(flags, base)), when(used != int64(0), visit)
-    )
+    return sequence(tirx.Bind(used, _taken(flags, base)), when(used != int64(0), visit))
 
 
 def _each_bit(name: str, base: Expr, bits: Expr, body: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:

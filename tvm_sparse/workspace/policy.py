@@ -49,6 +49,8 @@ itself may be given too, ``workspace=Flags()``.
 
 from __future__ import annotations
 
+import functools
+import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -110,7 +112,12 @@ class Scratch:
 def scratch_elements(size: str, length: int, most: int, room: int) -> int:
     """Return the elements of one task that a :attr:`Scratch.size` stands for."""
     names = {"length": length, "most": most, "room": room, "min": min, "max": max, "pow2": _power}
-    return int(eval(size, {"__builtins__": {}}, names))
+    return int(eval(_compiled(size), {"__builtins__": {}}, names))
+
+
+@functools.cache
+def _compiled(size: str) -> types.CodeType:
+    return compile(size, "<size of scratch>", "eval")
 
 
 def _power(size: int) -> int:

@@ -130,9 +130,7 @@ def fill_function(
     return Generated([*own, *tasks.arguments], body)
 
 
-def append_function(
-    producer: Producer, policy: Policy, dtype: str, index_dtype: str
-) -> Generated:
+def append_function(producer: Producer, policy: Policy, dtype: str, index_dtype: str) -> Generated:
     """Compute the entries of each row, and write those of a task one after another.
 
     Task ``t`` writes from ``task_begins[t]`` on; ``counts`` are the entries of each row.
@@ -326,7 +324,9 @@ class _Tasks:
         declared = [stmt for own in registers.values() for stmt in own.declare(0)]
         parts = [*declared, *self.policy.begin(memory, row)]
         if self.policy.plan(memory, int64(0)) is not None and not self.known:
-            parts += self._produced(number, base, lambda own, place, value: self.policy.plan(memory, place))
+            parts += self._produced(
+                number, base, lambda own, place, value: self.policy.plan(memory, place)
+            )
             parts += self.policy.planned(memory, row)
         insert = self.policy.insert_known if self.known else self.policy.insert
 
@@ -405,4 +405,3 @@ def _product(lengths: list[Expr]) -> Expr:
     for length in lengths:
         total = total * length.astype("int64")
     return total
-
