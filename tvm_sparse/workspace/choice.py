@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .costs import COSTS, Work
+from .costs import Work
 from .policy import Policy, scratch_elements
 
 __all__ = ["Choice", "choose", "scratch_bytes"]
@@ -147,7 +147,7 @@ def _choice(work, policy, tasks, windows, width, room, size) -> Choice:
     estimate = policy.cost(part)
     if estimate is None:
         return Choice(policy.name, tasks, windows, width, room, size, float("inf"))
-    repeated = 2 * COSTS.window * work.total(work.produced) if windows > 1 else 0.0
+    repeated = 2 * work.costs.window * work.total(work.produced) if windows > 1 else 0.0
     time = windows * (estimate + repeated) / tasks
     return Choice(policy.name, tasks, windows, width, room, size, time)
 

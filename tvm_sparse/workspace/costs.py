@@ -86,6 +86,8 @@ class Work:
         Places of a row.
     value_bytes : int
         Size of a value.
+    costs : Costs
+        Constants.
     """
 
     produced: np.ndarray
@@ -93,15 +95,16 @@ class Work:
     most: int
     length: int
     value_bytes: int
+    costs: Costs = COSTS
 
     @classmethod
     def of(cls, work: np.ndarray, length: int, value_bytes: int) -> Work:
         """Sample the rows of a call."""
         step = max(1, work.size // _SAMPLE)
-        sample = work[::step].astype(np.float64)
-        most = int(work.max(initial=0))
-        scale = work.size / max(1, sample.size)
-        return cls(sample, scale, most, length, value_bytes)
+        sample = work[step // 2 :: step].astype(np.float64)
+        seen = sample.sum()
+        scale = work.sum() / seen if seen else work.size / max(1, sample.size)
+        return cls(sample, float(scale), int(work.max(initial=0)), length, value_bytes)
 
     def distinct(self) -> np.ndarray:
         """Estimate the distinct entries of each row, as if places were random."""
@@ -121,14 +124,14 @@ class Work:
 
     def total(self, each: np.ndarray) -> float:
         """Add up the nanoseconds of the rows."""
-        return float(self.scale * (each + COSTS.row).sum())
+        return float(self.scale * (each + self.costs.row).sum())
 
     def access(self, memory: np.ndarray | float) -> np.ndarray | float:
         """Return what an access costs beyond the nearest cache, in a memory of so many bytes."""
         nearest, second, third = cache_sizes()
         sizes = np.log2([nearest, second, third, 8 * third])
         return np.interp(
-            np.log2(np.maximum(memory, 1.0)), sizes, [0.0, COSTS.second, COSTS.third, COSTS.memory]
+            np.log2(np.maximum(memory, 1.0)), sizes, [0.0, self.costs.second, self.costs.third, self.costs.memory]
         )
 
     def sort_cost(self, count: np.ndarray, payload: int) -> np.ndarray:
@@ -136,9 +139,9 @@ class Work:
         bits = max(1, (self.length - 1).bit_length())
         digit = np.where(count < 2048, 6, 11)
         passes = np.ceil(bits / digit)
-        moved = COSTS.sort_pass + COSTS.sort_pass_byte * payload + self.access(count * (16 + payload))
-        by_digits = passes * (moved * count + COSTS.sort_bin * 2 ** np.ceil(bits / passes))
-        return np.where(count <= 24, COSTS.sort_compare * count**2 / 4, by_digits)
+        moved = self.costs.sort_pass + self.costs.sort_pass_byte * payload + self.access(count * (16 + payload))
+        by_digits = passes * (moved * count + self.costs.sort_bin * 2 ** np.ceil(bits / passes))
+        return np.where(count <= 24, self.costs.sort_compare * count**2 / 4, by_digits)
 
 
 @functools.cache

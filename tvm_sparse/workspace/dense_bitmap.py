@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from .costs import COSTS, Work
+from .costs import Work
 from .policy import Policy, Scratch, register_policy
 from .statements import Local, count_bits, int64, loop, sequence, trailing_zeros
 
@@ -94,9 +94,9 @@ class DenseBitmap(Policy):
         touch = work.access(work.length * (work.value_bytes + 1 / 8))
         groups = work.length // 4096 + 1
         return work.total(
-            2 * (COSTS.dense_insert + touch) * work.produced
-            + (COSTS.dense_drain + touch) * work.distinct()
-            + 2 * COSTS.dense_row * groups
+            2 * (work.costs.dense_insert + touch) * work.produced
+            + (work.costs.dense_drain + touch) * work.distinct()
+            + 2 * work.costs.dense_row * groups
         )
 
 

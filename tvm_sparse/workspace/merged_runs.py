@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from .costs import COSTS, Work
+from .costs import Work
 from .policy import OVERFLOW, Policy, Scratch, register_policy
 from .sort import HISTOGRAM, each_distinct, sort_keys
 from .statements import Local, int64, loop, sequence, when
@@ -68,7 +68,7 @@ class MergedRuns(Policy):
     def cost(self, work: Work) -> float:
         rounds = 2 + work.merges()
         return work.total(
-            2 * (COSTS.sort_insert + COSTS.sort_drain * rounds) * work.produced
+            2 * (work.costs.sort_insert + work.costs.sort_drain * rounds) * work.produced
             + work.sort_cost(work.produced, 0)
             + work.sort_cost(work.produced, work.value_bytes)
         )
