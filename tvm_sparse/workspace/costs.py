@@ -29,8 +29,12 @@ class Costs:
         To take in an entry, in one phase, when the memory is in the nearest cache.
     dense_drain, list_drain, hash_drain, sort_drain, bucket_drain : float
         To give out an entry, without the sort.
+    dense_word : float
+        For each word of the lowest bitmap that is not zero.
     dense_row : float
-        For each group of 64 bitmap words that a drain looks at.
+        For each word of the topmost bitmap.
+    surprise : float
+        For an entry of which it is hard to predict whether its place is new; where a branch depends on it.
     window : float
         For an entry that the loops of a window produce and that lies outside of it.
     row : float
@@ -45,26 +49,28 @@ class Costs:
         For an access that the second cache, the third, or none of them answers.
     """
 
-    dense_insert: float = 2.5
-    dense_drain: float = 2.5
-    dense_row: float = 1.0
-    list_insert: float = 2.0
-    list_drain: float = 2.5
-    hash_insert: float = 4.0
-    hash_drain: float = 4.0
-    sort_insert: float = 1.0
-    sort_drain: float = 2.0
-    bucket_insert: float = 4.0
-    bucket_drain: float = 5.0
+    dense_insert: float = 1.61
+    dense_drain: float = 1.06
+    dense_word: float = 2.44
+    dense_row: float = 0.233
+    list_insert: float = 0.718
+    list_drain: float = 2.45
+    hash_insert: float = 1.14
+    hash_drain: float = 13.0
+    sort_insert: float = 1.81
+    sort_drain: float = 0.0
+    bucket_insert: float = 2.49
+    bucket_drain: float = 4.02
+    surprise: float = 10.1
     window: float = 1.0
-    row: float = 20.0
-    sort_compare: float = 0.6
-    sort_pass: float = 2.5
-    sort_pass_byte: float = 0.1
-    sort_bin: float = 0.7
-    second: float = 1.5
-    third: float = 4.0
-    memory: float = 12.0
+    row: float = 21.1
+    sort_compare: float = 1.71
+    sort_pass: float = 0.948
+    sort_pass_byte: float = 0.0
+    sort_bin: float = 0.14
+    second: float = 0.126
+    third: float = 1.73
+    memory: float = 6.11
 
 
 COSTS = Costs()
@@ -109,6 +115,11 @@ class Work:
     def distinct(self) -> np.ndarray:
         """Estimate the distinct entries of each row, as if places were random."""
         return -self.length * np.expm1(-self.produced / max(1, self.length))
+
+    def surprises(self) -> np.ndarray:
+        """Estimate of how many entries of each row it is hard to predict whether their places are new."""
+        new = self.distinct() / np.maximum(1.0, self.produced)
+        return self.produced * new * (1 - new)
 
     def entries(self) -> np.ndarray:
         """Bound the distinct entries of each row."""

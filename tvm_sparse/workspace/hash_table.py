@@ -112,6 +112,7 @@ class HashTable(Policy):
         return work.total(
             2 * (work.costs.hash_insert + touch) * work.produced
             + (work.costs.hash_drain + touch) * distinct
+            + 2 * work.costs.surprise * work.surprises()
             + work.sort_cost(distinct, 8)
         )
 

@@ -83,6 +83,7 @@ class IndexList(Policy):
         return work.total(
             2 * (work.costs.list_insert + touch) * work.produced
             + (work.costs.list_drain + touch) * distinct
+            + 2 * work.costs.surprise * work.surprises()
             + work.sort_cost(distinct, 0)
         )
 
