@@ -250,6 +250,7 @@ class ResultPlan:
 
 def _matrix(structure: tuple, shape: tuple[int, int]) -> sp.csr_matrix:
     """Return a CSR matrix that is known to be sorted and without duplicates."""
-    matrix = sp.csr_matrix(structure, shape=shape)
+    matrix = sp.csr_matrix(shape, dtype=structure[0].dtype)
+    matrix.data, matrix.indices, matrix.indptr = structure  # SciPy would choose an index dtype
     matrix.has_sorted_indices = matrix.has_canonical_format = True
     return matrix
