@@ -17,7 +17,7 @@ from ..workspace.choice import Choice, choose, more_windows
 from ..workspace.costs import Work
 from ..workspace.policy import Policy
 from .executable import Executable
-from .sparse_results import ResultPlan, SparseResultKernel
+from .sparse_results import ResultPlan, SparseResultKernel, WorkspaceFullError
 
 __all__ = ["AdaptiveResultKernel"]
 
@@ -148,6 +148,8 @@ class AdaptiveResultKernel(SparseResultKernel):
     ) -> tuple[SparseResultKernel, dict[str, Any]]:
         """Choose a way to run a call, and count the entries of its rows."""
         limit = self.workspace_bytes if limit is None else limit
+        if limit is not None and limit < 0:
+            raise ValueError(f"workspace_bytes: expected a number of bytes, found {limit}")
         shared = self._share(self._work(known))
         size = np.dtype(self.description["dtype"]).itemsize
         work = Work.of(shared["work"], self._length(known), size)
@@ -159,7 +161,7 @@ class AdaptiveResultKernel(SparseResultKernel):
             given = self._given(shared, choice)
             try:
                 return variant, given | variant._structure(known, given)
-            except MemoryError:
+            except WorkspaceFullError:
                 choice = self._next(choice, choices, work)
 
     def _choices(self, work: Work, tasks: int, limit: int | None) -> list[Choice]:
@@ -187,7 +189,7 @@ class AdaptiveResultKernel(SparseResultKernel):
                 f"{self.description['name']}: workspace_bytes: expected more than {choice.bytes} bytes, which "
                 f"hold no {choice.width} places"
             )
-        others = [own for own in choices[1:] if own.policy != choice.policy]
+        others = [own for own in choices if not self._policies[own.policy].is_bounded]
         return others[0] if others and others[0].windows <= more.windows else more
 
     def _variant(self, name: str, windowed: bool) -> SparseResultKernel:

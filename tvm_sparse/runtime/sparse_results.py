@@ -15,10 +15,14 @@ from .dimensions import dimension
 from .executable import Executable
 from .threads import get_num_threads
 
-__all__ = ["ResultPlan", "SparseResultKernel"]
+__all__ = ["ResultPlan", "SparseResultKernel", "WorkspaceFullError"]
 
 #: Least work of a task, in produced entries: below twice this much one task does all.
 _LEAST_WORK = 1 << 14
+
+
+class WorkspaceFullError(MemoryError):
+    """The entries of a row did not fit into the scratch memory of a bounded policy."""
 
 
 class SparseResultKernel:
@@ -119,7 +123,7 @@ class SparseResultKernel:
         counts = np.empty_like(structure["work"])
         self._run("count", known | structure | {"counts": counts})
         if self.description["is_bounded"] and counts.min(initial=0) < 0:
-            raise MemoryError(f"workspace {self.description['policy']!r}: no room for a row")
+            raise WorkspaceFullError(f"workspace {self.description['policy']!r}: no room for a row")
         indptr = np.zeros(counts.size + 1, np.int64)
         np.cumsum(counts, out=indptr[1:])
         return structure | {"result_indptr": indptr, "result_nnz": int(indptr[-1])}

@@ -8,12 +8,13 @@ of :class:`Costs`; ``benchmarks/calibrate_workspace.py`` fits them.
 from __future__ import annotations
 
 import functools
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-__all__ = ["COSTS", "Costs", "Work", "cache_sizes"]
+__all__ = ["COSTS", "Costs", "Work", "cache_sizes", "memory_bytes"]
 
 #: Rows that an estimate looks at.
 _SAMPLE = 256
@@ -35,6 +36,8 @@ class Costs:
         For each word of the topmost bitmap.
     surprise : float
         For an entry of which it is hard to predict whether its place is new; where a branch depends on it.
+    byte : float
+        For a byte of scratch, which has to be found and emptied once; not fitted.
     window : float
         For an entry that the loops of a window produce and that lies outside of it.
     row : float
@@ -62,6 +65,7 @@ class Costs:
     bucket_insert: float = 2.49
     bucket_drain: float = 4.02
     surprise: float = 10.1
+    byte: float = 0.02
     window: float = 1.0
     row: float = 21.1
     sort_compare: float = 1.71
@@ -153,6 +157,15 @@ class Work:
         moved = self.costs.sort_pass + self.costs.sort_pass_byte * payload + self.access(count * (16 + payload))
         by_digits = passes * (moved * count + self.costs.sort_bin * 2 ** np.ceil(bits / passes))
         return np.where(count <= 24, self.costs.sort_compare * count**2 / 4, by_digits)
+
+
+@functools.cache
+def memory_bytes() -> int:
+    """Return the memory of this machine; a common size where the system does not say it."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 8 << 30
 
 
 @functools.cache
