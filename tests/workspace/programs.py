@@ -102,7 +102,9 @@ def combined(
     data = np.full(keys.size, start, np.float64)
     with np.errstate(invalid="ignore"):
         ufunc.at(data, place, value)
-    counts = np.bincount(keys // shape[1], minlength=shape[0]) if keys.size else np.zeros(shape[0], int)
+    counts = (
+        np.bincount(keys // shape[1], minlength=shape[0]) if keys.size else np.zeros(shape[0], int)
+    )
     return sp.csr_matrix((data, keys % shape[1], np.append(0, np.cumsum(counts))), shape=shape)
 
 

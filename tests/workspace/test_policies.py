@@ -183,7 +183,9 @@ def test_other_combinations_and_dtypes(policy, name):
     assert found.dtype == value
     assert found.indices.dtype == index
     multiply = np.add if "A[i, kk] + " in update else np.multiply
-    check(found, combined(*terms(a, b, multiply), (40, 40), ufunc), 1e-5 if "32" in value else 1e-12)
+    check(
+        found, combined(*terms(a, b, multiply), (40, 40), ufunc), 1e-5 if "32" in value else 1e-12
+    )
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -57,7 +57,9 @@ class AdaptiveResultKernel(SparseResultKernel):
         self._build, self._export = build, export
         self.workspace_bytes = workspace_bytes
         super().__init__(*build(policies[0], False))
-        self._variants = {(policies[0].name, False): SparseResultKernel(self.executable, self.description)}
+        self._variants = {
+            (policies[0].name, False): SparseResultKernel(self.executable, self.description)
+        }
         self._last: list[Choice] = []
 
     def __call__(
@@ -186,8 +188,8 @@ class AdaptiveResultKernel(SparseResultKernel):
         more = more_windows(choice, work)
         if more is None:
             raise ValueError(
-                f"{self.description['name']}: workspace_bytes: expected more than {choice.bytes} bytes, which "
-                f"hold no {choice.width} places"
+                f"{self.description['name']}: workspace_bytes: expected more than {choice.bytes} "
+                f"bytes, which hold no {choice.width} places"
             )
         others = [own for own in choices if not self._policies[own.policy].is_bounded]
         return others[0] if others and others[0].windows <= more.windows else more

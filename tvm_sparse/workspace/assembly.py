@@ -17,9 +17,7 @@ from .template import Generated, count_function, fill_function, refill_function,
 __all__ = ["assemble", "automatic_policies"]
 
 
-def assemble(
-    func: SparseFunc, policy: Policy, windowed: bool = False
-) -> tuple[IRModule, dict]:
+def assemble(func: SparseFunc, policy: Policy, windowed: bool = False) -> tuple[IRModule, dict]:
     """Generate the phases of a function with a sparse result.
 
     Parameters

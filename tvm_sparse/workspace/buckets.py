@@ -134,9 +134,7 @@ class PlannedBuckets(Policy):
         def look(bucket):
             def visit(index):
                 found = tirx.Var("found", "int64")
-                taken = sequence(
-                    bits.store(index, int64(0)), word(bucket << shift, index, found)
-                )
+                taken = sequence(bits.store(index, int64(0)), word(bucket << shift, index, found))
                 return sequence(tirx.Bind(found, bits[index]), when(found != 0, taken))
 
             return loop("word", int64(0), (int64(1) << shift) >> 6, visit)

@@ -122,9 +122,7 @@ def choose(
     return sorted(found, key=lambda own: own.nanoseconds)
 
 
-def _fit(
-    work: Work, policy: Policy, scratch: Mapping, tasks: int, limit: int
-) -> Choice | None:
+def _fit(work: Work, policy: Policy, scratch: Mapping, tasks: int, limit: int) -> Choice | None:
     """Fit a policy into a limit; None if it does not."""
     most, length = work.most, max(1, work.length)
 

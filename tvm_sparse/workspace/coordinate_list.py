@@ -44,9 +44,7 @@ class CoordinateList(Policy):
             *front.declare(0),
             *sort_keys(places, [], memory["histogram"], held, row.length, front),
             *distinct.declare(0),
-            *each_distinct(
-                places, front.value, held, lambda _: distinct.set(distinct.value + 1)
-            ),
+            *each_distinct(places, front.value, held, lambda _: distinct.set(distinct.value + 1)),
         ]
         return statements, distinct.value
 
@@ -62,9 +60,7 @@ class CoordinateList(Policy):
         return sequence(
             front.declare(0),
             sort_keys(places, [values], memory["histogram"], held, row.length, front),
-            each_distinct(
-                places, front.value, held, lambda at: emit(places[at], values[at]), join
-            ),
+            each_distinct(places, front.value, held, lambda at: emit(places[at], values[at]), join),
         )
 
     def cost(self, work: Work) -> float:

@@ -146,7 +146,9 @@ class Work:
         nearest, second, third = cache_sizes()
         sizes = np.log2([nearest, second, third, 8 * third])
         return np.interp(
-            np.log2(np.maximum(memory, 1.0)), sizes, [0.0, self.costs.second, self.costs.third, self.costs.memory]
+            np.log2(np.maximum(memory, 1.0)),
+            sizes,
+            [0.0, self.costs.second, self.costs.third, self.costs.memory],
         )
 
     def sort_cost(self, count: np.ndarray, payload: int) -> np.ndarray:
@@ -154,7 +156,11 @@ class Work:
         bits = max(1, (self.length - 1).bit_length())
         digit = np.where(count < 2048, 6, 11)
         passes = np.ceil(bits / digit)
-        moved = self.costs.sort_pass + self.costs.sort_pass_byte * payload + self.access(count * (16 + payload))
+        moved = (
+            self.costs.sort_pass
+            + self.costs.sort_pass_byte * payload
+            + self.access(count * (16 + payload))
+        )
         by_digits = passes * (moved * count + self.costs.sort_bin * 2 ** np.ceil(bits / passes))
         return np.where(count <= 24, self.costs.sort_compare * count**2 / 4, by_digits)
 

@@ -79,7 +79,11 @@ class DenseBitmap(Policy):
 
             def visit(index):
                 bits = tirx.Var(f"bits{level}", "int64")
-                inner = body(index, bits) if level == 0 else _each_bit(index, bits, look(level - 1), level)
+                inner = (
+                    body(index, bits)
+                    if level == 0
+                    else _each_bit(index, bits, look(level - 1), level)
+                )
                 return sequence(tirx.Bind(bits, own[index]), own.store(index, int64(0)), inner)
 
             return visit

@@ -108,9 +108,7 @@ def _flush(memory: dict, row, is_last: bool = False) -> tirx.Stmt:
     )
     is_full = end.value + held.value > memory["run_places"].size
     added = when(is_full, memory["failed"].set(1), added)
-    return sequence(
-        when(held.value > 0, added), held.set(0), _merge_runs(memory, row, is_last)
-    )
+    return sequence(when(held.value > 0, added), held.set(0), _merge_runs(memory, row, is_last))
 
 
 def _merge_runs(memory: dict, row, is_last: bool) -> tirx.Stmt:

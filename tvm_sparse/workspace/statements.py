@@ -95,9 +95,7 @@ def trailing_zeros(word: Expr) -> Expr:
 
 def bit_length(number: Expr) -> Expr:
     """Return how many bits a number that is not negative takes, 0 for 0."""
-    zeros = tirx.call_llvm_pure_intrin(
-        "int64", "llvm.ctlz.i64", number, tirx.const(False, "bool")
-    )
+    zeros = tirx.call_llvm_pure_intrin("int64", "llvm.ctlz.i64", number, tirx.const(False, "bool"))
     return int64(64) - zeros
 
 

@@ -268,7 +268,9 @@ class _Tasks:
         declared = [stmt for own in registers.values() for stmt in own.declare(0)]
         parts = [*declared, *self.policy.begin(memory, row)]
         if self.policy.plan(memory, int64(0)) is not None and not self.known:
-            parts += self._produced(number, base, lambda own, place, value: self.policy.plan(memory, place))
+            parts += self._produced(
+                number, base, lambda own, place, value: self.policy.plan(memory, place)
+            )
             parts += self.policy.planned(memory, row)
         insert = self.policy.insert_known if self.known else self.policy.insert
 
@@ -347,4 +349,3 @@ def _product(lengths: list[Expr]) -> Expr:
     for length in lengths:
         total = total * length.astype("int64")
     return total
-
