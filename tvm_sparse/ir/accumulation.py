@@ -12,7 +12,15 @@ from ..errors import SparseProgramError
 
 __all__ = ["Accumulation", "accumulation_of", "is_accumulation"]
 
-_OPERATORS = {tirx.Add: "+", tirx.Sub: "-", tirx.Mul: "*", tirx.Max: "max", tirx.Min: "min"}
+_OPERATORS = {
+    tirx.Add: "+",
+    tirx.Sub: "-",
+    tirx.Mul: "*",
+    tirx.Max: "max",
+    tirx.Min: "min",
+    tirx.Or: "or",
+    tirx.And: "and",
+}
 
 
 @dataclass(frozen=True)
@@ -22,7 +30,7 @@ class Accumulation:
     Attributes
     ----------
     operator : type
-        ``tirx.Add``, ``Mul``, ``Max`` or ``Min``; a difference adds the negated term.
+        ``tirx.Add``, ``Mul``, ``Max``, ``Min``, ``Or`` or ``And``; a difference adds the negated term.
     term : Expr
         What is combined with the result.
     """
@@ -36,6 +44,8 @@ class Accumulation:
 
     def neutral(self, dtype: str) -> Expr:
         """Return the value that leaves every other one as it is."""
+        if dtype == "bool":
+            return tirx.const(self.operator in (tirx.And, tirx.Mul, tirx.Min), dtype)
         if self.operator is tirx.Add:
             return tirx.const(0, dtype)
         if self.operator is tirx.Mul:

@@ -17,7 +17,7 @@ from ..workspace.choice import Choice, choose, more_windows
 from ..workspace.costs import Work
 from ..workspace.policy import Policy
 from .executable import Executable
-from .sparse_results import ResultPlan, SparseResultKernel
+from .sparse_results import ResultPlan, SparseResultKernel, WorkspaceFullError
 
 __all__ = ["AdaptiveResultKernel"]
 
@@ -61,6 +61,7 @@ class AdaptiveResultKernel(SparseResultKernel):
             (policies[0].name, False): SparseResultKernel(self.executable, self.description)
         }
         self._last: list[Choice] = []
+        self._unexplained: tuple[Work, int] | None = None
 
     def __call__(
         self,
@@ -130,6 +131,8 @@ class AdaptiveResultKernel(SparseResultKernel):
 
     def explain(self) -> str:
         """Say what the last call chose, and what else there was, best estimate first."""
+        if self._unexplained is not None:
+            self._last = self._choices(*self._unexplained, None)
         if not self._last:
             names = ", ".join(self._policies)
             return f"workspace: one of {names}, chosen at each call; there was none yet"
@@ -158,20 +161,24 @@ class AdaptiveResultKernel(SparseResultKernel):
     ) -> Any:
         """Choose a way to run a call, and compute with it; choose again where there is no room."""
         limit = self.workspace_bytes if limit is None else limit
+        if limit is not None and limit < 0:
+            raise ValueError(f"workspace_bytes: expected a number of bytes, found {limit}")
         shared = self._share(self._work(known))
         size = np.dtype(self.description["dtype"]).itemsize
         work = Work.of(shared["work"], self._length(known), size)
         first = next(iter(self._policies.values()))
         if limit is None and first.has_cost and first.cost(work) < _WORTH_TIME:
+            self._last, self._unexplained = [], (work, shared["tasks"])
             return compute(self._variants[first.name, False], shared)  # nothing saves enough
         choices = self._choices(work, shared["tasks"], limit)
         choice = choices[0]
+        self._unexplained = None
         while True:
             self._last = [choice, *choices[1:]]
             variant = self._variant(choice.policy, choice.windows > 1)
             try:
                 return compute(variant, self._given(shared, choice))
-            except MemoryError:
+            except WorkspaceFullError:
                 choice = self._next(choice, choices, work)
 
     def _choices(self, work: Work, tasks: int, limit: int | None) -> list[Choice]:
@@ -196,10 +203,10 @@ class AdaptiveResultKernel(SparseResultKernel):
         more = more_windows(choice, work)
         if more is None:
             raise ValueError(
-                f"{self.description['name']}: workspace_bytes: expected more than {choice.bytes} bytes, which "
-                f"hold no {choice.width} places"
+                f"{self.description['name']}: workspace_bytes: expected more than {choice.bytes} "
+                f"bytes, which hold no {choice.width} places"
             )
-        others = [own for own in choices[1:] if own.policy != choice.policy]
+        others = [own for own in choices if not self._policies[own.policy].is_bounded]
         return others[0] if others and others[0].windows <= more.windows else more
 
     def _variant(self, name: str, windowed: bool) -> SparseResultKernel:

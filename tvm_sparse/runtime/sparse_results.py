@@ -18,12 +18,16 @@ from .executable import Executable
 from .minimal import array_to_tensor
 from .threads import get_num_threads
 
-__all__ = ["ResultPlan", "SparseResultKernel"]
+__all__ = ["ResultPlan", "SparseResultKernel", "WorkspaceFullError"]
 
 #: Least work of a task, in produced entries: below twice this much one task does all.
 _LEAST_WORK = 1 << 14
 #: Bytes of room for all that rows may produce, above which their entries are counted first.
 _MOST_ROOM = 1 << 30
+
+
+class WorkspaceFullError(MemoryError):
+    """The entries of a row did not fit into the scratch memory of a bounded policy."""
 
 
 class SparseResultKernel:
@@ -165,7 +169,7 @@ class SparseResultKernel:
         counts = np.empty_like(structure["work"])
         self._run("count", known | structure | {"counts": counts})
         if self.description["is_bounded"] and counts.min(initial=0) < 0:
-            raise MemoryError(f"workspace {self.description['policy']!r}: no room for a row")
+            raise WorkspaceFullError(f"workspace {self.description['policy']!r}: no room for a row")
         indptr = _pointers(counts)
         return structure | {"result_indptr": indptr, "result_nnz": int(indptr[-1])}
 
@@ -308,8 +312,7 @@ def _pointers(counts: np.ndarray) -> np.ndarray:
 
 def _matrix(structure: tuple, shape: tuple[int, int]) -> sp.csr_matrix:
     """Return a CSR matrix that is known to be sound, sorted and without duplicates."""
-    values, indices, indptr = structure
-    matrix = sp.csr_matrix(shape, dtype=values.dtype)
-    matrix.data, matrix.indices, matrix.indptr = values, indices, indptr
+    matrix = sp.csr_matrix(shape, dtype=structure[0].dtype)
+    matrix.data, matrix.indices, matrix.indptr = structure  # SciPy would choose an index dtype
     matrix.has_sorted_indices = matrix.has_canonical_format = True
     return matrix

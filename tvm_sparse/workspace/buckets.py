@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from .costs import COSTS, Work
+from .costs import Work
 from .policy import Policy, Scratch, register_policy
 from .statements import (
     Local,
@@ -152,9 +152,9 @@ class PlannedBuckets(Policy):
         buckets = (work.length >> (window.bit_length() - 1)) + 1
         touch = work.access(window * (work.value_bytes + 1 / 8))
         return work.total(
-            2 * (COSTS.bucket_insert + touch) * work.produced
-            + COSTS.bucket_drain * work.distinct()
-            + 2 * COSTS.dense_row * (buckets * 4 + work.filled(buckets) * window / 64)
+            (work.costs.bucket_insert + touch) * work.produced
+            + work.costs.bucket_drain * work.distinct()
+            + work.costs.dense_row * (buckets * 4 + work.filled(buckets) * window / 64)
         )
 
 

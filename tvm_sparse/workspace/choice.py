@@ -13,15 +13,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .costs import COSTS, Work
+from .costs import Work, memory_bytes
 from .policy import Policy, scratch_elements
 
-__all__ = ["Choice", "choose", "scratch_bytes"]
+__all__ = ["Choice", "choose", "more_windows", "scratch_bytes"]
 
 #: Windows of fewer places than this are not worth a run of the loops.
 _LEAST_WIDTH = 64
-#: Memory whose choice does not matter: a bounded policy takes so much where no limit says less.
-_FREE_ROOM = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -91,13 +89,28 @@ def choose(
     tasks : int
         How many tasks the work is worth.
     limit : int or None
-        Most bytes of scratch.
+        Most bytes of scratch; half of this machine's memory otherwise.
 
     Returns
     -------
     list of Choice
         Empty if nothing fits.
+
+    Examples
+    --------
+    A million rows that produce four entries each, and one that produces a million.
+
+    >>> import numpy as np
+    >>> from tvm_sparse.workspace import Work, known_policies
+    >>> def best(work):
+    ...     found = [(own, {part.name: vars(part) for part in own.scratch}) for own in known_policies()]
+    ...     return choose(work, found, tasks=2)[0].policy
+    >>> best(Work.of(np.full(1_000_000, 4), length=200_000, value_bytes=8))
+    'list'
+    >>> best(Work.of(np.array([1_000_000]), length=1 << 40, value_bytes=8))
+    'sort'
     """
+    limit = memory_bytes() // 2 if limit is None else limit
     found = []
     for policy, scratch in candidates:
         for count in sorted({1, tasks}, reverse=True):
@@ -109,24 +122,20 @@ def choose(
     return sorted(found, key=lambda own: own.nanoseconds)
 
 
-def _fit(
-    work: Work, policy: Policy, scratch: Mapping, tasks: int, limit: int | None
-) -> Choice | None:
+def _fit(work: Work, policy: Policy, scratch: Mapping, tasks: int, limit: int) -> Choice | None:
     """Fit a policy into a limit; None if it does not."""
     most, length = work.most, max(1, work.length)
 
     def needs(width: int, room: int) -> int:
         return tasks * scratch_bytes(scratch, work.value_bytes, width, most, room)
 
-    room = max(64, min(_FREE_ROOM, 16 * min(most, length)))
+    room = 64
     if policy.is_bounded:
         enough = 16 * min(most, length) + 64
-        room = (
-            enough if limit is None else _largest(lambda n: needs(length, n) <= limit, 64, enough)
-        )
+        room = _largest(lambda n: needs(length, n) <= limit, 64, enough)
         if room is None:
             return None
-    if limit is None or needs(length, room) <= limit:
+    if needs(length, room) <= limit:
         windows = _windows_for_room(work, room) if policy.is_bounded else 1
         width = -(-length // windows)
         return _choice(work, policy, tasks, windows, width, room, needs(width, room))
@@ -149,8 +158,8 @@ def _choice(work, policy, tasks, windows, width, room, size) -> Choice:
     estimate = policy.cost(part)
     if estimate is None:
         return Choice(policy.name, tasks, windows, width, room, size, float("inf"))
-    repeated = 2 * COSTS.window * work.total(work.produced) if windows > 1 else 0.0
-    time = windows * (estimate + repeated) / tasks
+    repeated = 2 * work.costs.window * work.total(work.produced) if windows > 1 else 0.0
+    time = windows * (estimate + repeated) / tasks + size * work.costs.byte
     return Choice(policy.name, tasks, windows, width, room, size, time)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from .costs import COSTS, Work
+from .costs import Work
 from .policy import Policy, Scratch, register_policy
 from .sort import HISTOGRAM, each_distinct, sort_keys
 from .statements import Local, sequence
@@ -65,9 +65,8 @@ class CoordinateList(Policy):
 
     def cost(self, work: Work) -> float:
         return work.total(
-            2 * COSTS.sort_insert * work.produced
-            + COSTS.sort_drain * work.produced
-            + work.sort_cost(work.produced, 0)
+            work.costs.sort_insert * work.produced
+            + work.costs.sort_drain * work.produced
             + work.sort_cost(work.produced, work.value_bytes)
         )
 

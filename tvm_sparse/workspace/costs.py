@@ -8,12 +8,13 @@ of :class:`Costs`; ``benchmarks/calibrate_workspace.py`` fits them.
 from __future__ import annotations
 
 import functools
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-__all__ = ["COSTS", "Costs", "Work", "cache_sizes"]
+__all__ = ["COSTS", "Costs", "Work", "cache_sizes", "memory_bytes"]
 
 #: Rows that an estimate looks at.
 _SAMPLE = 256
@@ -29,8 +30,14 @@ class Costs:
         To take in an entry, in one phase, when the memory is in the nearest cache.
     dense_drain, list_drain, hash_drain, sort_drain, bucket_drain : float
         To give out an entry, without the sort.
+    dense_word : float
+        For each word of the lowest bitmap that is not zero.
     dense_row : float
-        For each group of 64 bitmap words that a drain looks at.
+        For each word of the topmost bitmap.
+    surprise : float
+        For an entry of which it is hard to predict whether its place is new; where a branch depends on it.
+    byte : float
+        For a byte of scratch, which has to be found and emptied once; not fitted.
     window : float
         For an entry that the loops of a window produce and that lies outside of it.
     row : float
@@ -45,26 +52,29 @@ class Costs:
         For an access that the second cache, the third, or none of them answers.
     """
 
-    dense_insert: float = 2.5
-    dense_drain: float = 2.5
-    dense_row: float = 1.0
-    list_insert: float = 2.0
-    list_drain: float = 2.5
-    hash_insert: float = 4.0
-    hash_drain: float = 4.0
-    sort_insert: float = 1.0
-    sort_drain: float = 2.0
-    bucket_insert: float = 4.0
-    bucket_drain: float = 5.0
+    dense_insert: float = 1.61
+    dense_drain: float = 1.06
+    dense_word: float = 2.44
+    dense_row: float = 0.233
+    list_insert: float = 0.718
+    list_drain: float = 2.45
+    hash_insert: float = 1.14
+    hash_drain: float = 13.0
+    sort_insert: float = 1.81
+    sort_drain: float = 0.0
+    bucket_insert: float = 2.49
+    bucket_drain: float = 4.02
+    surprise: float = 10.1
+    byte: float = 0.02
     window: float = 1.0
-    row: float = 20.0
-    sort_compare: float = 0.6
-    sort_pass: float = 2.5
-    sort_pass_byte: float = 0.1
-    sort_bin: float = 0.7
-    second: float = 1.5
-    third: float = 4.0
-    memory: float = 12.0
+    row: float = 21.1
+    sort_compare: float = 1.71
+    sort_pass: float = 0.948
+    sort_pass_byte: float = 0.0
+    sort_bin: float = 0.14
+    second: float = 0.126
+    third: float = 1.73
+    memory: float = 6.11
 
 
 COSTS = Costs()
@@ -86,6 +96,8 @@ class Work:
         Places of a row.
     value_bytes : int
         Size of a value.
+    costs : Costs
+        Constants.
     """
 
     produced: np.ndarray
@@ -93,19 +105,25 @@ class Work:
     most: int
     length: int
     value_bytes: int
+    costs: Costs = COSTS
 
     @classmethod
     def of(cls, work: np.ndarray, length: int, value_bytes: int) -> Work:
         """Sample the rows of a call."""
         step = max(1, work.size // _SAMPLE)
-        sample = work[::step].astype(np.float64)
-        most = int(work.max(initial=0))
-        scale = work.size / max(1, sample.size)
-        return cls(sample, scale, most, length, value_bytes)
+        sample = work[step // 2 :: step].astype(np.float64)
+        seen = sample.sum()
+        scale = work.sum() / seen if seen else work.size / max(1, sample.size)
+        return cls(sample, float(scale), int(work.max(initial=0)), length, value_bytes)
 
     def distinct(self) -> np.ndarray:
         """Estimate the distinct entries of each row, as if places were random."""
         return -self.length * np.expm1(-self.produced / max(1, self.length))
+
+    def surprises(self) -> np.ndarray:
+        """Estimate of how many entries of each row it is hard to predict whether their places are new."""
+        new = self.distinct() / np.maximum(1.0, self.produced)
+        return self.produced * new * (1 - new)
 
     def entries(self) -> np.ndarray:
         """Bound the distinct entries of each row."""
@@ -121,14 +139,16 @@ class Work:
 
     def total(self, each: np.ndarray) -> float:
         """Add up the nanoseconds of the rows."""
-        return float(self.scale * (each + COSTS.row).sum())
+        return float(self.scale * (each + self.costs.row).sum())
 
     def access(self, memory: np.ndarray | float) -> np.ndarray | float:
         """Return what an access costs beyond the nearest cache, in a memory of so many bytes."""
         nearest, second, third = cache_sizes()
         sizes = np.log2([nearest, second, third, 8 * third])
         return np.interp(
-            np.log2(np.maximum(memory, 1.0)), sizes, [0.0, COSTS.second, COSTS.third, COSTS.memory]
+            np.log2(np.maximum(memory, 1.0)),
+            sizes,
+            [0.0, self.costs.second, self.costs.third, self.costs.memory],
         )
 
     def sort_cost(self, count: np.ndarray, payload: int) -> np.ndarray:
@@ -137,10 +157,21 @@ class Work:
         digit = np.where(count < 2048, 6, 11)
         passes = np.ceil(bits / digit)
         moved = (
-            COSTS.sort_pass + COSTS.sort_pass_byte * payload + self.access(count * (16 + payload))
+            self.costs.sort_pass
+            + self.costs.sort_pass_byte * payload
+            + self.access(count * (16 + payload))
         )
-        by_digits = passes * (moved * count + COSTS.sort_bin * 2 ** np.ceil(bits / passes))
-        return np.where(count <= 24, COSTS.sort_compare * count**2 / 4, by_digits)
+        by_digits = passes * (moved * count + self.costs.sort_bin * 2 ** np.ceil(bits / passes))
+        return np.where(count <= 24, self.costs.sort_compare * count**2 / 4, by_digits)
+
+
+@functools.cache
+def memory_bytes() -> int:
+    """Return the memory of this machine; a common size where the system does not say it."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 8 << 30
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tvm import tirx
 from tvm.ir import Expr
 
-from .costs import COSTS, Work
+from .costs import Work
 from .policy import Memory, Policy, Scratch, register_policy
 from .statements import (
     Local,
@@ -84,9 +84,10 @@ class DenseFlags(Policy):
         touch = work.access(work.length * (work.value_bytes + 1))
         groups = work.length // (64 * 4096) + 1
         return work.total(
-            (COSTS.dense_insert + touch) * work.produced
-            + (COSTS.dense_drain + touch) * work.distinct()
-            + COSTS.dense_row * groups
+            (work.costs.dense_insert + touch) * work.produced
+            + (work.costs.dense_drain + touch) * work.distinct()
+            + work.costs.dense_row * groups
+            + (work.costs.dense_word + touch) * work.filled(work.length // 64 + 1)
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from .costs import COSTS, Work
+from .costs import Work
 from .policy import Policy, Scratch, register_policy
 from .sort import HISTOGRAM, sort_keys
 from .statements import Local, bit_length, int64, loop, sequence, when
@@ -110,8 +110,9 @@ class HashTable(Policy):
         distinct = work.distinct()
         touch = work.access(2 * work.entries() * (8 + work.value_bytes))
         return work.total(
-            2 * (COSTS.hash_insert + touch) * work.produced
-            + (COSTS.hash_drain + touch) * distinct
+            (work.costs.hash_insert + touch) * work.produced
+            + (work.costs.hash_drain + touch) * distinct
+            + work.costs.surprise * work.surprises()
             + work.sort_cost(distinct, 8)
         )
 

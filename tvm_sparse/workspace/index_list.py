@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from .costs import COSTS, Work
+from .costs import Work
 from .policy import Policy, Scratch, register_policy
 from .sort import HISTOGRAM, sort_keys
 from .statements import Local, int64, loop, sequence, when
@@ -81,8 +81,9 @@ class IndexList(Policy):
         distinct = work.distinct()
         touch = work.access(work.length * (work.value_bytes + 1))
         return work.total(
-            2 * (COSTS.list_insert + touch) * work.produced
-            + (COSTS.list_drain + touch) * distinct
+            (work.costs.list_insert + touch) * work.produced
+            + (work.costs.list_drain + touch) * distinct
+            + work.costs.surprise * work.surprises()
             + work.sort_cost(distinct, 0)
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from .costs import COSTS, Work
+from .costs import Work
 from .policy import OVERFLOW, Policy, Scratch, register_policy
 from .sort import HISTOGRAM, each_distinct, sort_keys
 from .statements import Local, int64, loop, sequence, when
@@ -48,27 +48,25 @@ class MergedRuns(Policy):
         return sequence(stores, held.set(held.value + 1))
 
     def after_insert(self, memory, row):
-        capacity = tirx.truncdiv(memory["places"].size, int64(2)) - 1
-        return when(memory["held"].value >= capacity, _flush(memory, row))
+        return when(memory["held"].value >= _capacity(memory), _flush(memory, row))
 
     def count(self, memory, row):
         number = tirx.Select(memory["failed"].value != 0, int64(OVERFLOW), memory["end"].value)
-        return [_flush(memory, row), _merge_runs(memory, row, int64(0))], number
+        return [_flush(memory, row, is_last=True)], number
 
     def drain(self, memory, row, emit):
         def give(index):
             return emit(memory["run_places"][index], memory["run_values"][index])
 
         return sequence(
-            _flush(memory, row),
-            _merge_runs(memory, row, int64(0)),
+            _flush(memory, row, is_last=True),
             loop("index", int64(0), memory["end"].value, give),
         )
 
     def cost(self, work: Work) -> float:
         rounds = 2 + work.merges()
         return work.total(
-            2 * (COSTS.sort_insert + COSTS.sort_drain * rounds) * work.produced
+            2 * (work.costs.sort_insert + work.costs.sort_drain * rounds) * work.produced
             + work.sort_cost(work.produced, 0)
             + work.sort_cost(work.produced, work.value_bytes)
         )
@@ -80,8 +78,13 @@ def _arrays(memory: dict, kind: str) -> list:
     return [memory[prefix + name] for name in ("places", "values") if prefix + name in memory]
 
 
-def _flush(memory: dict, row) -> tirx.Stmt:
-    """Sort and compress the list, and add it to the runs."""
+def _capacity(memory: dict):
+    """Return how many entries the list holds: a sort needs twice the memory."""
+    return tirx.truncdiv(memory["places"].size, int64(2)) - 1
+
+
+def _flush(memory: dict, row, is_last: bool = False) -> tirx.Stmt:
+    """Sort and compress the list, add it to the runs, and merge those that are due."""
     held, runs, end = memory["held"], memory["runs"], memory["end"]
     front = Local("front", "int64")
     own, kept = _arrays(memory, "list"), _arrays(memory, "runs")
@@ -95,8 +98,6 @@ def _flush(memory: dict, row) -> tirx.Stmt:
             return tirx.Evaluate(tirx.const(0, "int32"))
         return own[1].store(at + 1, row.combine(own[1][at], own[1][at + 1]))
 
-    room = memory["run_places"].size
-    no_room = end.value + held.value > room
     added = sequence(
         memory["begins"].store(runs.value, end.value),
         runs.set(runs.value + 1),
@@ -105,24 +106,20 @@ def _flush(memory: dict, row) -> tirx.Stmt:
         each_distinct(own[0], front.value, held.value, keep, join),
         memory["begins"].store(runs.value, end.value),
     )
-    return when(
-        held.value > 0,
-        sequence(
-            when(no_room, _merge_runs(memory, row, int64(0))),
-            when(no_room, memory["failed"].set(1), added),
-            held.set(0),
-            _merge_runs(memory, row, int64(2)),
-        ),
-    )
+    is_full = end.value + held.value > memory["run_places"].size
+    added = when(is_full, memory["failed"].set(1), added)
+    return sequence(when(held.value > 0, added), held.set(0), _merge_runs(memory, row, is_last))
 
 
-def _merge_runs(memory: dict, row, factor) -> tirx.Stmt:
-    """Merge the last two runs while the earlier is less than ``factor`` times the last; 0: always."""
-    runs, begins = memory["runs"], memory["begins"]
+def _merge_runs(memory: dict, row, is_last: bool) -> tirx.Stmt:
+    """Merge the last two runs while the earlier is less than twice the last, or no list would fit."""
+    runs, begins, end = memory["runs"], memory["begins"], memory["end"]
     first = begins[tirx.Max(runs.value - 2, int64(0))]
     second = begins[tirx.Max(runs.value - 1, int64(0))]
-    is_close = second - first < factor * (memory["end"].value - second)
-    condition = tirx.And(runs.value > 1, tirx.Or(factor == 0, is_close))
+    is_close = second - first < 2 * (end.value - second)
+    has_no_room = end.value + _capacity(memory) > memory["run_places"].size
+    is_due = tirx.const(True, "bool") if is_last else tirx.Or(is_close, has_no_room)
+    condition = tirx.And(runs.value > 1, is_due)
     return tirx.While(condition, _merge_last(memory, row, first, second))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
-from tvm.ir import Expr, IRModule, Var
+from tvm.ir import Expr, IRModule, TensorLoad, Var
 
 from ..errors import SparseProgramError
 from ..ir import SparseBuffer, SparseFunc, SparseIteration
@@ -165,7 +165,8 @@ class _Iteration:
                     f"{label}: it stores to {stmt.buffer.name} beside {result.name}"
                 )
             stores.append(stmt)
-            value = accumulation_of(stmt, label).term if is_accumulation(stmt) else stmt.value
+            combines = is_accumulation(stmt) or _reads(stmt.value, result.buffer)
+            value = accumulation_of(stmt, label).term if combines else stmt.value
             return tirx.BufferStore(marker, value, stmt.indices)
 
         self.body = tvm_ffi.structural_mutate(node.body, [(tirx.BufferStore, store)])
@@ -234,6 +235,12 @@ class _Iteration:
                 f"{self.label}: expected the init of the sparse result {self.result.name} to be "
                 f"{self.neutral}, which leaves other values as they are, found {value}"
             )
+
+
+def _reads(value: Expr, buffer: Var) -> bool:
+    found: list[TensorLoad] = []
+    tvm_ffi.structural_walk(value, [(TensorLoad, found.append)])
+    return any(load.source.same_as(buffer) for load in found)
 
 
 def _with_marker(
