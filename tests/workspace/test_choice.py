@@ -104,7 +104,7 @@ def test_exported_kernels_hold_the_policy_that_was_chosen(tmp_path):
     kernel.export_library(tmp_path / "product.so")
     loaded = tvm_sparse.load(tmp_path / "product.so")
     check(loaded(a=a, b=b), product(a, b))
-    assert kernel._last[0].policy in repr(loaded)
+    assert kernel.choices[0].policy in repr(loaded)
 
 
 class FlaggedRow(Policy):
@@ -161,7 +161,7 @@ def test_users_register_policies(own_policy):
     check(kernel(a=a, b=b), product(a, b))
     b = sparse(40, 500, 300)
     check(kernel(a=a, b=b, workspace_bytes=1000), product(a, b))
-    assert kernel._last[0].windows > 1
+    assert kernel.choices[0].windows > 1
     with pytest.raises(ValueError, match="a name of its own, found 'flagged_row' again"):
         register_policy(FlaggedRow())
 

@@ -129,20 +129,27 @@ class AdaptiveResultKernel(SparseResultKernel):
             lambda own, given: ResultPlan(own, known, own._structure(known, given)),
         )
 
+    @property
+    def choices(self) -> list[Choice]:
+        """What the last call chose, and what else there was, best estimate first; empty before one."""
+        if self._unexplained is not None:
+            self._last, self._unexplained = self._choices(*self._unexplained, None), None
+        return self._last
+
     def explain(self) -> str:
         """Say what the last call chose, and what else there was, best estimate first."""
-        if self._unexplained is not None:
-            self._last = self._choices(*self._unexplained, None)
-        if not self._last:
+        choices = self.choices
+        if not choices:
             names = ", ".join(self._policies)
             return f"workspace: one of {names}, chosen at each call; there was none yet"
-        chosen, *others = self._last
+        chosen, *others = choices
         lines = [f"workspace of the last call: {chosen}", self._reason]
         return "\n".join([*lines, *(f"  instead of {other}" for other in others)])
 
     def export_library(self, path: Any, **options: Any) -> Any:
         """Write the phases of the policy that the last call chose, or else the first, into a library."""
-        name = self._last[0].policy if self._last else next(iter(self._policies))
+        choices = self.choices
+        name = choices[0].policy if choices else next(iter(self._policies))
         return self._export([self._policies[name]]).export_library(path, **options)
 
     def __repr__(self) -> str:

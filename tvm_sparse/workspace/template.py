@@ -286,7 +286,8 @@ class _Tasks:
     ) -> tirx.Stmt:
         """Return the loops over tasks and rows.
 
-        ``start`` stands before a task, ``before`` and ``after`` around a row; ``finish`` ends a window of it.
+        ``start`` stands before a task, ``before`` and ``after`` around a row; ``finish`` ends a window
+        of it.
         """
 
         def row(number: Var, memory: dict) -> tirx.Stmt:
