@@ -13,6 +13,7 @@ from .lower_sparse_iteration import LowerSparseIteration
 from .natural_arguments import AcceptNaturalArguments
 from .pipeline import PIPELINE_NAME, tvm_sparse_pipeline
 from .reduction_init import HoistReductionInit
+from .sum_lanes import SumLanes
 from .vector_tail import PeelVectorTail
 
 __all__ = [
@@ -31,5 +32,6 @@ __all__ = [
     "LowerSparseIteration",
     "PeelVectorTail",
     "SkipPaddingTests",
+    "SumLanes",
     "tvm_sparse_pipeline",
 ]

@@ -21,6 +21,7 @@ from .kernel_fusion import FuseKernels
 from .lower_sparse_buffer import LowerSparseBuffer
 from .natural_arguments import AcceptNaturalArguments
 from .reduction_init import HoistReductionInit
+from .sum_lanes import SumLanes
 from .vector_tail import PeelVectorTail
 
 __all__ = ["PIPELINE_NAME", "tvm_sparse_pipeline"]
@@ -65,6 +66,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
     ]
     loops = [
         HoldTile(),
+        SumLanes(),
         SkipPaddingTests(),
         BalanceRows(),
         PeelVectorTail(),
