@@ -108,41 +108,67 @@ def _sum_lanes(loop: For, before: tirx.Stmt | None = None) -> tuple[tirx.Stmt, b
     annotations = {key: value for key, value in loop.annotations.items() if key != SUMS}
     loop = with_body(loop, loop.body, annotations)
     nest = find_nest(loop)
-    lanes = [] if nest is None else _lane_loops(nest)
-    if not lanes or not _can_sum(nest):
+    if nest is None or not _lane_loops(nest) or not _can_sum(nest):
         return loop, False
-    store = nest.store
+    results = _results_of(nest)
+    start = None if before is None else common_value(before, results)
+    replaces = start is not None and len(find_nest(before).conditions) == len(results.conditions)
+    first = start if replaces else tirx.BufferLoad(nest.store.buffer, list(nest.store.indices))
+    common = [c for c in results.conditions if not variables_of(c) & results.loop_vars]
+    return under_conditions(common, _versions(nest, results, first)), replaces
+
+
+def _versions(nest: StoreNest, results: StoreNest, first: Expr) -> tirx.Stmt:
+    """The sums: those of all results at once where all conditions hold, else one after another."""
+    reduced = nest.loop_vars - results.loop_vars
+    changing = tuple(c for c in nest.conditions if variables_of(c) & reduced)
+    of_results = tuple(c for c in results.conditions if variables_of(c) & results.loop_vars)
+    choices = _fixed_choices(nest.store.value, reduced)
+    chosen = _chosen(nest.store, choices)
+    together = _summed(StoreNest(nest.loops, changing, chosen), first)
+    if not of_results and not choices:
+        return together
+    over_sum = tuple(loop for loop in nest.loops if loop.loop_var in reduced)
+    one = _summed(StoreNest(over_sum, changing, chosen), first)
+    if choices:
+        rare = _summed(_plain(StoreNest(over_sum, changing, nest.store)), first)
+        known = functools.reduce(conjunction, choices)
+        one = tirx.IfThenElse(known, one, rare) if results.loops else rare
+    serial = tuple(_with_kind(loop, ForKind.SERIAL) for loop in results.loops)
+    one_by_one = StoreNest(serial, of_results, nest.store).around(one)
+    holds, look = _look([*of_results, *choices], results.loops)
+    version = tirx.IfThenElse(holds, together, one_by_one)
+    return tirx.SeqStmt([*look, version]) if look else version
+
+
+def _summed(nest: StoreNest, first: Expr) -> tirx.Stmt:
+    """Sum in lanes of one buffer; each result is ``first`` and its lanes."""
+    store, results = nest.store, _results_of(nest)
     result, dtype = store.buffer, str(store.buffer.ty.dtype)
-    accumulation = accumulation_of(store, f"loop {loop.loop_var.name}")
-    tile = _tile_of(nest)
-    width, lane = _places(lanes)
-    results, place = _places(tile.loops)
+    accumulation = accumulation_of(store, result.name)
+    width, lane = _places(_lane_loops(nest))
+    count, place = _places(results.loops)
     base = place * width
-    sums = tirx.decl_buffer((results * width,), dtype, f"{result.name}_sums")
+    sums = tirx.decl_buffer((count * width,), dtype, f"{result.name}_sums")
 
-    lanes_of_result = tirx.Ramp(base, tirx.const(1, "int64"), width)
-    neutral = tirx.Broadcast(accumulation.neutral(dtype), width)
-    one_lane = tirx.BufferLoad(sums, [base + lane])
-    added = tirx.BufferStore(sums, accumulation.combine(one_lane, accumulation.term), [base + lane])
-
-    start = None if before is None else common_value(before, tile)
-    replaces = start is not None and len(find_nest(before).conditions) == len(tile.conditions)
-    first = start if replaces else tirx.BufferLoad(result, list(store.indices))
-    total = tirx.BufferStore(
-        result,
-        accumulation.combine(first, tirx.BufferLoad(sums, [base])),
-        list(store.indices),
+    neutral = (
+        tirx.Broadcast(accumulation.neutral(dtype), width)
+        if width > 1
+        else accumulation.neutral(dtype)
     )
-    statement = tirx.SeqStmt(
-        [
-            tirx.AllocBuffer(sums),
-            tile.without_conditions.around(tirx.BufferStore(sums, neutral, [lanes_of_result])),
-            _versions(StoreNest(_with_vectors(nest.loops), nest.conditions, added), tile),
-            tile.around(tirx.SeqStmt([*_add_lanes(sums, base, width, accumulation), total])),
-        ]
+    clear = tirx.BufferStore(sums, neutral, [_lanes(base, width)])
+    added = accumulation.combine(tirx.BufferLoad(sums, [base + lane]), accumulation.term)
+    add = StoreNest(
+        _with_vectors(nest.loops), nest.conditions, tirx.BufferStore(sums, added, [base + lane])
     )
-    common = [c for c in tile.conditions if not variables_of(c) & tile.loop_vars]
-    return under_conditions(common, statement), replaces
+    total = accumulation.combine(first, tirx.BufferLoad(sums, [base]))
+    finish: tirx.Stmt = tirx.BufferStore(result, total, list(store.indices))
+    if width > 1:
+        finish = tirx.SeqStmt([*_add_lanes(sums, base, width, accumulation), finish])
+    every = results.without_conditions
+    return tirx.SeqStmt(
+        [tirx.AllocBuffer(sums), every.around(clear), add.around_store(), every.around(finish)]
+    )
 
 
 def _lane_loops(nest: StoreNest) -> list[For]:
@@ -182,7 +208,7 @@ def _can_sum(nest: StoreNest) -> bool:
     return not any(variables_of(loop.extent) & inside for loop in nest.loops)
 
 
-def _tile_of(nest: StoreNest) -> StoreNest:
+def _results_of(nest: StoreNest) -> StoreNest:
     """The nest that visits each result once, under the conditions that do not change in a sum."""
     reduced = nest.loop_vars - {loop.loop_var for loop in nest.tile_loops}
     kept = [c for c in nest.conditions if not variables_of(c) & reduced]
@@ -198,47 +224,24 @@ def _places(loops: Sequence[For]) -> tuple[int, Expr]:
     return size, place
 
 
+def _lanes(begin: Expr, count: int) -> Expr:
+    return begin if count == 1 else tirx.Ramp(begin, tirx.const(1, "int64"), count)
+
+
 def _add_lanes(
     sums: tirx.Buffer, base: Expr, width: int, accumulation: Accumulation
 ) -> list[tirx.Stmt]:
     """Halve the lanes of one result until one is left."""
 
-    def lanes(begin: int, count: int) -> Expr:
-        start = base + begin
-        return start if count == 1 else tirx.Ramp(start, tirx.const(1, "int64"), count)
-
     def onto_first(begin: int, count: int) -> tirx.Stmt:
-        left, right = (tirx.BufferLoad(sums, [lanes(at, count)]) for at in (0, begin))
-        return tirx.BufferStore(sums, accumulation.combine(left, right), [lanes(0, count)])
+        left, right = (tirx.BufferLoad(sums, [_lanes(base + at, count)]) for at in (0, begin))
+        return tirx.BufferStore(sums, accumulation.combine(left, right), [_lanes(base, count)])
 
     steps = []
     while width > 1 and width % 2 == 0:
         width //= 2
         steps.append(onto_first(width, width))
     return [*steps, *(onto_first(lane, 1) for lane in range(1, width))]
-
-
-def _versions(nest: StoreNest, tile: StoreNest) -> tirx.Stmt:
-    """The sums: all results at once where all conditions hold, else one after another."""
-    of_results = [c for c in tile.conditions if variables_of(c) & tile.loop_vars]
-    reduced = nest.loop_vars - tile.loop_vars
-    choices = _fixed_choices(nest.store.value, reduced)
-    changing = tuple(c for c in nest.conditions if variables_of(c) & reduced)
-    full = StoreNest(nest.loops, changing, _chosen(nest.store, choices)).around_store()
-    if not of_results and not choices:
-        return full
-    holds, look = _look([*of_results, *choices], tile.loops)
-    sums = StoreNest(tuple(lp for lp in nest.loops if lp.loop_var in reduced), changing, nest.store)
-    one = _plain(sums)
-    if choices and tile.loops:
-        chosen = StoreNest(sums.loops, changing, _chosen(nest.store, choices)).around_store()
-        one = tirx.IfThenElse(functools.reduce(conjunction, choices), chosen, one)
-    elif tile.loops:
-        one = sums.around_store()
-    serial = tuple(_with_kind(loop, ForKind.SERIAL) for loop in tile.loops)
-    one_by_one = StoreNest(serial, tuple(of_results), nest.store).around(one)
-    chosen = tirx.IfThenElse(holds, full, one_by_one)
-    return tirx.SeqStmt([*look, chosen]) if look else chosen
 
 
 def _fixed_choices(value: Expr, reduced: set[Var]) -> list[Expr]:
@@ -292,12 +295,11 @@ def _look(conditions: Sequence[Expr], loops: Sequence[For]) -> tuple[Expr, list[
     return holds, statements
 
 
-def _plain(nest: StoreNest) -> tirx.Stmt:
-    """Loops without vectors: for what runs rarely."""
-    loops = tuple(
-        For(loop.loop_var, loop.min, loop.extent, ForKind.SERIAL, loop.body) for loop in nest.loops
-    )
-    return StoreNest(loops, nest.conditions, nest.store).around_store()
+def _plain(nest: StoreNest) -> StoreNest:
+    """The nest without vectors: for what runs rarely."""
+    loops = [_with_kind(loop, ForKind.SERIAL) for loop in nest.loops]
+    loops = [For(lp.loop_var, lp.min, lp.extent, lp.kind, lp.body) for lp in loops]
+    return StoreNest(tuple(loops), nest.conditions, nest.store)
 
 
 def _with_kind(loop: For, kind: ForKind) -> For:
