@@ -10,6 +10,7 @@ from .keep_rolled import KeepRolled
 from .kernel_fusion import FuseKernels
 from .lower_sparse_buffer import LowerSparseBuffer
 from .lower_sparse_iteration import LowerSparseIteration
+from .mask_lanes import MaskLanes
 from .natural_arguments import AcceptNaturalArguments
 from .pipeline import PIPELINE_NAME, tvm_sparse_pipeline
 from .reduction_init import HoistReductionInit
@@ -30,6 +31,7 @@ __all__ = [
     "KeepRolled",
     "LowerSparseBuffer",
     "LowerSparseIteration",
+    "MaskLanes",
     "PeelVectorTail",
     "SkipPaddingTests",
     "SumLanes",

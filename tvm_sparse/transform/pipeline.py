@@ -19,6 +19,7 @@ from .horizontal_fusion import FuseRowLoops
 from .keep_rolled import KeepRolled
 from .kernel_fusion import FuseKernels
 from .lower_sparse_buffer import LowerSparseBuffer
+from .mask_lanes import MaskLanes
 from .natural_arguments import AcceptNaturalArguments
 from .reduction_init import HoistReductionInit
 from .sum_lanes import SumLanes
@@ -70,6 +71,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         SkipPaddingTests(),
         BalanceRows(),
         PeelVectorTail(),
+        MaskLanes(),
         AcceptNaturalArguments(),
         tirx.transform.FlattenBuffer(),
         tirx.transform.BF16ComputeLegalize(),
