@@ -21,7 +21,7 @@ from .part_blocks import (
     share_outermost,
 )
 from .tiles import EntryTile
-from .vectors import sum_in_lanes
+from .vectors import sum_in_lanes, vector_lanes, vectorize_groups
 
 __all__ = ["schedule"]
 
@@ -59,19 +59,21 @@ def schedule(
     groups : dict of str to str, optional
         Parts of the same group have no row in common, and share one parallel region.
     """
-    del target  # The same tiles are best with every vector width measured.
     groups = groups or {}
     iterations = {part: f"{name}_{part}" for part in parts}
     for part, iteration in iterations.items():
         blocks = blocks_of(sch, iteration)
-        outermost = _schedule_part(sch, blocks, tile or EntryTile())
+        outermost = _schedule_part(sch, blocks, tile or EntryTile(), target)
         if outermost is not None and part in groups:
             sch.annotate(outermost, "tvm_sparse.together", groups[part])
     share_others(sch, iterations.values())
 
 
 def _schedule_part(
-    sch: s_tir.Schedule, blocks: list[s_tir.schedule.SBlockRV], tile: EntryTile
+    sch: s_tir.Schedule,
+    blocks: list[s_tir.schedule.SBlockRV],
+    tile: EntryTile,
+    target: Target | str | dict | None,
 ) -> s_tir.schedule.LoopRV | None:
     """Schedule a part; return its parallel loop, None where it has none."""
     block = blocks[-1]
@@ -79,7 +81,7 @@ def _schedule_part(
     if sch.get(block).init is None or "R" not in kinds:
         return None
     if len(blocks) == 1 and kinds == "R" * (len(kinds) - 1) + "S":
-        return _sum_strips(sch, block)
+        return _sum_strips(sch, block, vector_lanes(target, _bits(sch, block)))
     if not is_spatial(sch, blocks):
         return None
     indptr = pointers_of_entries(sch, blocks)
@@ -152,7 +154,9 @@ def _sum_block_rows(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> s_ti
     return first
 
 
-def _sum_strips(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> s_tir.schedule.LoopRV:
+def _sum_strips(
+    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, lanes: int
+) -> s_tir.schedule.LoopRV:
     """Go over strips of rows in parallel, and over what is reduced once for each.
 
     Before and after, for diagonals ``d``::
@@ -165,6 +169,7 @@ def _sum_strips(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> s_tir.sc
     *reduced, row = sch.get_loops(block)
     strips, row = sch.split(row, [None, _STRIP])
     sch.reorder(strips, *reduced, row)
+    vectorize_groups(sch, row, lanes)
     sch.annotate(reduced[0], HOLD, True)
     outermost = share_outermost(sch, [block], None)
     sch.decompose_reduction(block, reduced[0])
@@ -187,6 +192,11 @@ def _contiguous_loop(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> int
         if set(strides) in ({0, 1}, {1}):
             return place
     return None
+
+
+def _bits(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> int:
+    """Width of a value of the result."""
+    return int(sch.get(block).writes[0].source.dtype.bits)
 
 
 def _divisor(size: int, most: int) -> int:

@@ -43,7 +43,10 @@ def MaskLanes() -> tvm.transform.Pass:
     and after::
 
         mask = column[j : j + 4] < n
-        if n > 0:
+        if all(mask):
+            for v in T.vectorized(4):
+                sums[v] = sums[v] + A[j + v] * X[column[j + v]]
+        elif any(mask):
             index = T.Select(mask, column[j : j + 4], 0)
             sums[0:4] = T.Select(
                 mask, sums[0:4] + T.masked_load(A, j, mask) * X[index], sums[0:4]
@@ -94,7 +97,7 @@ class _MaskedLoop:
         self.var, self.lanes = loop.loop_var, int(loop.extent)
         self.mask: Expr | None = None
         self.bindings: list[tirx.Stmt] = []
-        self.sizes: list[Expr] = []
+        self.gathers = False
 
     def statement(self) -> tirx.Stmt:
         """Return the loop as masked statements."""
@@ -104,13 +107,21 @@ class _MaskedLoop:
             stmt = stmt.then_case
         if not isinstance(stmt, tirx.BufferStore) or not self._is_own(stmt.buffer):
             raise _NotMaskable
+        conditions = len(self.bindings)
         place = self._ramp(stmt.indices)
         kept = self._bind(tirx.BufferLoad(stmt.buffer, [place]))
         value = self._bind(self._vector(stmt.value))
-        chosen = value if self.mask is None else tirx.Select(self.mask, value, kept)
-        masked = tirx.SeqStmt([*self.bindings, tirx.BufferStore(stmt.buffer, chosen, [place])])
-        # Of an empty array no lane can be on.
-        return tirx.IfThenElse(tirx.all(*self.sizes), masked, None) if self.sizes else masked
+        chosen = tirx.Select(self.mask, value, kept)
+        store = tirx.BufferStore(stmt.buffer, chosen, [place])
+        if not self.gathers:
+            return tirx.SeqStmt([*self.bindings, store])
+        masked = tirx.SeqStmt([*self.bindings[conditions:], store])
+        # Padding comes in stretches: lanes are often all on, or all off.
+        some = tirx.IfThenElse(_reduce("or", self.mask), masked, None)
+        every: tirx.Stmt = For(self.var, self.loop.min, self.loop.extent, ForKind.VECTORIZED, stmt)
+        either = tirx.IfThenElse(_reduce("and", self.mask), every, some)
+        before = self.bindings[:conditions]
+        return tirx.SeqStmt([*before, either]) if before else either
 
     def _add_to_mask(self, condition: Expr) -> None:
         if isinstance(condition, tirx.And):
@@ -171,7 +182,7 @@ class _MaskedLoop:
         index = self._vector(load.indices[0])
         dtype = dtype_of(load.indices[0])
         if self.mask is not None:
-            self.sizes += [size > 0 for size in load.source.ty.shape]
+            self.gathers = True
             index = tirx.Select(self.mask, index, tirx.Broadcast(tirx.const(0, dtype), self.lanes))
         # In memory, which the compiler does away with: TVM's analysis takes no vectors of indices.
         place = tirx.decl_buffer((self.lanes,), dtype, "lane_index")
@@ -195,6 +206,10 @@ class _MaskedLoop:
         shape = list(buffer.ty.shape)
         whole = all(isinstance(size, tirx.IntImm) and not int(size) % self.lanes for size in shape)
         return whole and any(buffer.same_as(other) for other in self.own)
+
+
+def _reduce(operation: str, mask: Expr) -> Expr:
+    return tirx.call_llvm_pure_intrin("bool", f"llvm.vector.reduce.{operation}", mask)
 
 
 def _is_call(expr: Expr, name: str) -> bool:
