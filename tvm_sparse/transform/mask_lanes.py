@@ -95,6 +95,8 @@ class _MaskedLoop:
     def __init__(self, loop: For, own: list[tirx.Buffer]) -> None:
         self.loop, self.own = loop, own
         self.var, self.lanes = loop.loop_var, int(loop.extent)
+        if self.lanes < 2:
+            raise _NotMaskable
         self.mask: Expr | None = None
         self.bindings: list[tirx.Stmt] = []
         self.gathers = False

@@ -185,7 +185,7 @@ def _lane_loops(nest: StoreNest) -> list[For]:
 def _with_vectors(loops: Sequence[For]) -> tuple[For, ...]:
     return tuple(
         For(loop.loop_var, loop.min, loop.extent, ForKind.VECTORIZED, loop.body)
-        if LANE in loop.annotations
+        if LANE in loop.annotations and int(loop.extent) > 1
         else loop
         for loop in loops
     )
