@@ -8,10 +8,12 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.target import Target
 
+from ...transform.share_inner import SHARE_INNER
 from .blocks import tile_blocks, walks_blocks
 from .rows import row_pointers, share_rows, tile_row, version_widths
 from .spmm import COMMON_WIDTHS
 from .tiles import RowTile
+from .vectors import vector_lanes
 
 __all__ = ["block_names", "schedule"]
 
@@ -19,6 +21,8 @@ __all__ = ["block_names", "schedule"]
 FEW_PARTS = 2
 #: Feature tile of many parts, in vectors.
 LEAN_TILE = 4
+#: Features that a thread takes where threads cannot share rows.
+FEATURE_RANGE = 64
 
 
 def schedule(
@@ -51,10 +55,14 @@ def schedule(
     names = block_names(sch)
     lean = len(parts) > FEW_PARTS
     for part in parts:
-        if f"{name}_{part}_1" not in names:
-            continue  # no loop over rows: entries of a row are scattered
-        rows, block = sch.get_sblock(f"{name}_{part}_0"), sch.get_sblock(f"{name}_{part}_1")
-        if sch.get(block).init is None or _is_reduced(sch, rows):
+        rows = sch.get_sblock(f"{name}_{part}_0")
+        if _is_reduced(sch, rows):  # no loop over rows: entries of a row are scattered
+            bits = int(sch.get(rows).writes[0].source.dtype.bits)
+            lanes = min(vector_lanes(target, bits), FEATURE_RANGE)
+            sch.annotate(sch.get_loops(rows)[0], SHARE_INNER, [FEATURE_RANGE, lanes])
+            continue
+        block = sch.get_sblock(f"{name}_{part}_1")
+        if sch.get(block).init is None:
             continue
         if walks_blocks(sch, block):
             widths = () if lean else COMMON_WIDTHS

@@ -14,6 +14,7 @@ from .mask_lanes import MaskLanes
 from .natural_arguments import AcceptNaturalArguments
 from .pipeline import PIPELINE_NAME, tvm_sparse_pipeline
 from .reduction_init import HoistReductionInit
+from .share_inner import ShareInner
 from .sum_lanes import SumLanes
 from .vector_tail import PeelVectorTail
 
@@ -33,6 +34,7 @@ __all__ = [
     "LowerSparseIteration",
     "MaskLanes",
     "PeelVectorTail",
+    "ShareInner",
     "SkipPaddingTests",
     "SumLanes",
     "tvm_sparse_pipeline",

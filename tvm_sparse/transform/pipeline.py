@@ -22,6 +22,7 @@ from .lower_sparse_buffer import LowerSparseBuffer
 from .mask_lanes import MaskLanes
 from .natural_arguments import AcceptNaturalArguments
 from .reduction_init import HoistReductionInit
+from .share_inner import ShareInner
 from .sum_lanes import SumLanes
 from .vector_tail import PeelVectorTail
 
@@ -68,6 +69,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
     loops = [
         HoldTile(),
         SumLanes(),
+        ShareInner(),
         SkipPaddingTests(),
         BalanceRows(),
         PeelVectorTail(),
