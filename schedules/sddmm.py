@@ -6,7 +6,8 @@ product in the pattern form.
 
 Entries are numbered as in CSR, row by row: a SciPy matrix of another format is converted first. Give
 the pattern as the arrays ``indptr`` and ``indices``, or as a matrix ``c=``, whose structure a new
-matrix of results then has.
+matrix of results then has. A pattern in other formats is packed, and the results are its new values, in
+the order of its format.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import platform
 
 import ml_dtypes
 import numpy as np
@@ -175,3 +176,14 @@ def test_a_pattern_in_another_format_is_refused():
     result = BSR(3, 2).pack(random_entries(12, 12, 0.3))
     with pytest.raises((TypeError, ValueError), match=r"sddmm: argument 'c"):
         kernel("bsr4x4")(x=operand(12, 3), y=operand(12, 3), c=result)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86 processors")
+@pytest.mark.parametrize("mcpu", ["x86-64", "x86-64-v3"])
+@pytest.mark.parametrize("fmt", [CSR(), BSR(4, 4), Hyb(buckets=[1, 8])], ids=repr)
+def test_vectors_of_other_cpus(fmt, mcpu: str):
+    call = schedules.sddmm.build(formats=fmt, target={"kind": "llvm", "mcpu": mcpu})
+    tensor = random_entries(131, 67, 0.1).sorted()
+    for width in (7, 100):
+        x, y = operand(131, width), operand(67, width)
+        check(call, fmt, tensor, tensor, x, y, error=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import platform
 
 import ml_dtypes
 import numpy as np
@@ -158,3 +159,15 @@ def test_tensors_packed_in_another_way_are_refused():
     with pytest.raises((TypeError, ValueError), match=r"spmv: argument 'a"):
         packed = BSR(3, 2).pack(random_entries(12, 12, 0.3))
         kernel("bsr2x3")(a=packed, x=np.ones(12, "float32"))
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86 processors")
+@pytest.mark.parametrize("mcpu", ["x86-64", "x86-64-v3"])
+@pytest.mark.parametrize(
+    "fmt", [BSR(4, 4), ELL(), DIA(), SRBCRS(8, 4), Hyb(buckets=[1, 8])], ids=repr
+)
+def test_vectors_of_other_cpus(fmt, mcpu: str):
+    call = schedules.spmv.build(formats=fmt, target={"kind": "llvm", "mcpu": mcpu})
+    tensor = random_entries(131, 67, 0.1)
+    x = rng.standard_normal(67).astype("float32")
+    check(call, fmt.pack(tensor), in_float64(tensor), x, 1e-5)

@@ -52,7 +52,7 @@ def MaskLanes() -> tvm.transform.Pass:
                 mask, sums[0:4] + T.masked_load(A, j, mask) * X[index], sums[0:4]
             )
 
-    A loop is left alone where it stores to anything else, or reads in strides.
+    A loop is left alone where it stores to anything else, or is compiled by anything but LLVM.
 
     Examples
     --------
@@ -62,6 +62,9 @@ def MaskLanes() -> tvm.transform.Pass:
     """
 
     def transform(func: tirx.PrimFunc, _mod, _ctx) -> tirx.PrimFunc:
+        target = (func.attrs or {}).get("target")
+        if target is not None and target.kind.name != "llvm":
+            return func
         own: list[tirx.Buffer] = []
         masked = []
 
@@ -104,10 +107,12 @@ class _MaskedLoop:
     def statement(self) -> tirx.Stmt:
         """Return the loop as masked statements."""
         stmt: tirx.Stmt = self.loop.body
+        differs = False
         while isinstance(stmt, tirx.IfThenElse) and stmt.else_case is None:
+            differs |= uses(stmt.condition, self.var)
             self._add_to_mask(stmt.condition)
             stmt = stmt.then_case
-        if not isinstance(stmt, tirx.BufferStore) or not self._is_own(stmt.buffer):
+        if not differs or not isinstance(stmt, tirx.BufferStore) or not self._is_own(stmt.buffer):
             raise _NotMaskable
         conditions = len(self.bindings)
         place = self._ramp(stmt.indices)
