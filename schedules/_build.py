@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -53,34 +54,41 @@ def build_default(
 
 
 def build_decomposed(
+    schedules: str,
     program: SparseFunc,
-    operand: str,
+    operand: str | Sequence[str],
     formats: Any,
     target: Any = "llvm",
     features: int | None = None,
+    strips: bool = False,
 ) -> Executable:
-    """Compile a program over rows and features with an operand in formats.
+    """Compile a program with an operand in formats.
 
     Parameters
     ----------
+    schedules : str
+        Name of the module that schedules the parts.
     program : SparseFunc
         The operator's program; its main iteration has its name.
-    operand : str
-        The sparse operand.
+    operand : str or sequence of str
+        The sparse operand, or several that are stored over the same axes.
     formats : Format, Composition, dict or sequence
         As :meth:`SparseSchedule.decompose_format` takes them.
     target, features
         As in :func:`build_default`.
+    strips : bool
+        Whether the rows of a format alone under which nothing is stored (diagonals) are gone over strip
+        by strip.
     """
     program = _specialized(program, features)
     resolved = _cpu_target(target)
     decomposed = SparseSchedule(program)
     made = decomposed.decompose_format(program.name, operand, formats)
     for handle in made:
-        _put_block_rows_inside(decomposed, handle)
+        _put_rows_inside(decomposed, handle, strips and len(made) == 1)
     parts = [handle.name.removeprefix(f"{program.name}_") for handle in made]
     schedule = decomposed.lower()
-    cpu_schedules("parts").schedule(
+    cpu_schedules(schedules).schedule(
         schedule,
         [part for part in parts if part != "init"],
         target=resolved,
@@ -90,23 +98,26 @@ def build_decomposed(
     return compile(schedule, resolved)
 
 
-def _put_block_rows_inside(schedule: SparseSchedule, handle: IterationHandle) -> None:
-    """Go over the rows of a block after its columns, so that a value of the dense operand serves all."""
+def _put_rows_inside(schedule: SparseSchedule, handle: IterationHandle, strips: bool) -> None:
+    """Go over the rows of a block after its columns, so that a value of the dense operand serves all.
+
+    With `strips`, over all rows where each loop is one of its own.
+    """
     iteration = find_iteration(schedule.mod[handle.function], handle.name)
     loops = [(axis, kind, var.name) for axis, kind, var in iteration.iterators]
     reduced = [place for place, (_, kind, _) in enumerate(loops) if kind == "R"]
     if not reduced:
         return
+    last = reduced[-1] + 1
+    has_strips = strips and all(axis.kind == "dense_fixed" for axis, _, _ in loops)
     inside = [
         place
-        for place, (axis, kind, _) in enumerate(loops)
-        if 0 < place < reduced[-1]
-        and kind == "S"
+        for place, (axis, kind, _) in enumerate(loops[: last - 1])
+        if kind == "S"
         and axis.kind == "dense_fixed"
-        and isinstance(axis.length, tirx.IntImm)
+        and (has_strips or (place > 0 and isinstance(axis.length, tirx.IntImm)))
     ]
     if inside:
-        last = reduced[-1] + 1
         before = [place for place in range(last) if place not in inside]
         order = [*before, *inside, *range(last, len(loops))]
         schedule.sparse_reorder(handle, [loops[place][2] for place in order])
