@@ -69,7 +69,7 @@ class Base:
     def parameter(self, buffer: str) -> str:
         """Return the name of the parameter of a buffer."""
         for arg in self.metadata["args"]:
-            if arg.get("buffer") == buffer and arg.get("axes"):
+            if arg.get("buffer") == buffer and buffer in self.sparse_buffers():
                 return arg["name"]
         raise ValueError(
             f"operand: expected one of {', '.join(self.sparse_buffers()) or 'none'}, the sparse buffers "
@@ -124,7 +124,7 @@ class PackedOperands:
         self,
         base: Base,
         program: SparseFunc,
-        space: Space,
+        space: Space | None,
         first: Space | None,
         decision: str,
     ) -> Problem:

@@ -75,7 +75,8 @@ def halve(
         wanted += share
         budget -= share * len(left)
         for one in left:
-            if one.trials < wanted:
-                give(one, wanted - one.trials)
+            spare = trials - sum(other.trials for other in contestants)
+            if (more := min(wanted - one.trials, spare)) > 0:
+                give(one, more)
         left = sorted(left, key=lambda one: one.seconds)[: -(-len(left) // 2)]
     return min(running, key=lambda one: one.seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -48,8 +49,8 @@ class Problem:
         What its arguments are.
     arguments : list
         NumPy arrays and numbers, one for each; outputs hold the expected results.
-    space : callable
-        The variants of a stage-III schedule, see :data:`Space`.
+    space : callable or None
+        The variants of a stage-III schedule, see :data:`Space`; None if nothing varies.
     first : callable, optional
         Makes of such a schedule the one that is measured first.
     decision : str
@@ -61,7 +62,7 @@ class Problem:
     program: SparseFunc
     metadata: dict
     arguments: list[Any]
-    space: Space
+    space: Space | None
     first: Space | None = None
     decision: str = ""
     slots: dict[int, np.ndarray] = field(default_factory=dict)
@@ -163,6 +164,8 @@ class LoopSearch:
 
     def run(self, trials: int) -> None:
         """Measure so many more candidates, or as many as the space has."""
+        if self.problem.space is None:
+            return
         session, cores = self.session, os.cpu_count() or 1
         session.hold(self.problem)
         context = ms.TuneContext(
@@ -235,6 +238,9 @@ def measure_first(searches: Sequence[LoopSearch]) -> list[str | None]:
             made, error = None, str(found)
         made = made[0] if isinstance(made, list | tuple) else made
         schedules.append(made if made is not None else schedule)
+        if not schedules[-1].trace.insts:  # a database keeps no record of an empty trace
+            with contextlib.suppress(tvm.s_tir.ScheduleError):
+                schedules[-1].get_sblock("root")
         errors.append(error)
     sound = [place for place, error in enumerate(errors) if error is None]
     inputs = [ms.builder.BuilderInput(schedules[k].mod, session.tuning_target) for k in sound]

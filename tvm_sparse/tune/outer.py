@@ -34,6 +34,7 @@ class Entrant:
     packed: PackedOperands | None = None
     trace: Trace | None = None
     error: str | None = None
+    is_exhausted: bool = False
 
     @property
     def seconds(self) -> float:
@@ -115,9 +116,12 @@ class Contest:
         return chosen
 
     def _give(self, entrant: Entrant, trials: int) -> None:
-        if entrant.prepare(self.session):
-            entrant.search.run(trials)
-            self._write()
+        if entrant.is_exhausted or not entrant.prepare(self.session):
+            return
+        before = entrant.trials
+        entrant.search.run(trials)
+        entrant.is_exhausted = entrant.trials == before
+        self._write()
 
     def _write(self) -> None:
         """Write what is known, the traces in a form that another process can apply."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ def _decomposed(base: Base, fmt: Any, operands: Sequence[str], target: Any) -> t
     if schedules.find(program) is not schedules.spmm:
         schedule = SparseSchedule(program)
         schedule.decompose_format(program.name, operand, fmt)
-        return schedule, lambda lowered: lowered, lambda lowered: lowered
+        return schedule, _rows_in_parallel, None
     schedule, parts = decompose(program, operand, fmt)
     settings = {
         "parts": parts,
@@ -108,6 +109,16 @@ def _decomposed(base: Base, fmt: Any, operands: Sequence[str], target: Any) -> t
         return cpu_schedules("parts_space").space(lowered, bits=bits, **settings)
 
     return schedule, first, space
+
+
+def _rows_in_parallel(lowered: tvm.s_tir.Schedule) -> tvm.s_tir.Schedule:
+    """Run the outermost loops in parallel where that is legal, for want of a schedule of the parts."""
+    for block in cpu_schedules("parts").block_names(lowered):
+        if block.endswith("_0"):
+            loop, *_ = lowered.get_loops(lowered.get_sblock(block))
+            with contextlib.suppress(tvm.s_tir.ScheduleError):
+                lowered.parallel(loop)
+    return lowered
 
 
 def check_formats(formats: Any, base: Base, operands: Sequence[str]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ MetaSchedule records.
 
 from __future__ import annotations
 
-import contextlib
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -46,9 +45,11 @@ class _DecidedSchedule(SparseSchedule):
     program : SparseFunc
         The program.
     decisions : sequence of int
-        For the first samples; later ones take the first candidate.
+        For the first samples; later ones take the first candidate, or one by `generator`.
     lowered : tvm.s_tir.Schedule, optional
         What ``lower`` returns; without it the space ends there.
+    generator : random.Random, optional
+        Draws decisions that are not given.
     """
 
     def __init__(
@@ -56,9 +57,10 @@ class _DecidedSchedule(SparseSchedule):
         program: SparseFunc,
         decisions: Sequence[int] = (),
         lowered: tvm.s_tir.Schedule | None = None,
+        generator: random.Random | None = None,
     ) -> None:
         super().__init__(program)
-        self.given, self.lowered = decisions, lowered
+        self.given, self.lowered, self.generator = decisions, lowered, generator
         self.decisions: list[int] = []
         self.choices: list[list[int]] = []
         self.decomposed: list[tuple[list[str], Any]] = []
@@ -74,7 +76,10 @@ class _DecidedSchedule(SparseSchedule):
             weights = [1.0] * len(candidates) if probs is None else list(probs)
             possible = [number for number, weight in enumerate(weights) if weight > 0] or [0]
             place = len(self.decisions)
-            decision = self.given[place] if place < len(self.given) else possible[0]
+            if place < len(self.given):
+                decision = self.given[place]
+            else:
+                decision = self.generator.choice(possible) if self.generator else possible[0]
             self.decisions.append(decision)
             self.choices.append(possible)
         return super().sample_categorical(candidates, probs, decision)
@@ -114,66 +119,57 @@ def space_points(
         If the function fails, does not lower the schedule that it is given, or no set of decisions is
         legal.
     """
-    points, errors = [], []
-    for decisions in _sets_of_decisions(space, base.program, most, seed):
-        try:
-            schedule = _first_half(space, base.program, decisions)
-        except SparseProgramError as error:
-            errors.append(f"decisions {list(decisions)}: {error}")
-            continue
-        points.append(_point(space, base, schedule))
-    if not points:
+    found, errors = _explore(space, base.program, most, seed)
+    if not found:
         raise TuningError(
             f"sparse_space: no decisions of {_name(space)} are legal; the first: {errors[0]}"
         )
-    return points, errors
+    return [_point(space, base, schedule) for schedule in found], errors
 
 
-def _sets_of_decisions(
+def _explore(
     space: SparseSpace, program: SparseFunc, most: int, seed: int
-) -> list[tuple[int, ...]]:
-    """Walk the tree of decisions; draw from it where it has more than `most` leaves."""
-    found: list[tuple[int, ...]] = []
+) -> tuple[list[_DecidedSchedule], list[str]]:
+    """Walk the tree of decisions; draw from it where it has more than `most` legal leaves."""
+    found: list[_DecidedSchedule] = []
+    errors: list[str] = []
     waiting: list[tuple[int, ...]] = [()]
     while waiting and len(found) <= most:
         prefix = waiting.pop()
-        taken, choices = _asked(space, program, prefix)
-        found.append(taken)
+        schedule, error = _first_half(space, program, prefix)
+        if error is None:
+            found.append(schedule)
+        else:
+            errors.append(error)
+        taken = tuple(schedule.decisions)
         for place in range(len(taken) - 1, len(prefix) - 1, -1):
-            others = [number for number in choices[place] if number != taken[place]]
+            others = [number for number in schedule.choices[place] if number != taken[place]]
             waiting += [(*taken[:place], number) for number in reversed(others)]
     if len(found) <= most:
-        return found
+        return found, errors
     generator, drawn = random.Random(seed), {}
     for _ in range(_ATTEMPTS * most):
-        taken, choices = _asked(space, program, ())
-        place = 0
-        while place < len(taken):
-            prefix = (*taken[:place], generator.choice(choices[place]))
-            taken, choices = _asked(space, program, prefix)
-            place += 1
-        drawn[taken] = None
+        schedule, error = _first_half(space, program, (), generator)
+        if error is None:
+            drawn[tuple(schedule.decisions)] = schedule
         if len(drawn) == most:
             break
-    return list(drawn)
-
-
-def _asked(
-    space: SparseSpace, program: SparseFunc, prefix: tuple[int, ...]
-) -> tuple[tuple[int, ...], list[list[int]]]:
-    """Return the decisions that a space takes after a prefix, and the choices it had for each."""
-    schedule = _DecidedSchedule(program, prefix)
-    with contextlib.suppress(SparseProgramError):  # reported where points are made
-        _run_first_half(space, schedule)
-    return tuple(schedule.decisions), schedule.choices
+    return list(drawn.values()), []
 
 
 def _first_half(
-    space: SparseSpace, program: SparseFunc, decisions: Sequence[int]
-) -> _DecidedSchedule:
-    schedule = _DecidedSchedule(program, decisions)
-    _run_first_half(space, schedule)
-    return schedule
+    space: SparseSpace,
+    program: SparseFunc,
+    decisions: Sequence[int],
+    generator: random.Random | None = None,
+) -> tuple[_DecidedSchedule, str | None]:
+    """Return the schedule that a space makes before it lowers, and an error if that is illegal."""
+    schedule = _DecidedSchedule(program, decisions, generator=generator)
+    try:
+        _run_first_half(space, schedule)
+    except SparseProgramError as error:
+        return schedule, f"decisions {schedule.decisions}: {error}"
+    return schedule, None
 
 
 def _run_first_half(space: SparseSpace, schedule: _DecidedSchedule) -> None:
