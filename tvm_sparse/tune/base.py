@@ -57,6 +57,12 @@ class Base:
         """The arguments by parameter."""
         return dict(zip((arg["name"] for arg in self.metadata["args"]), self.arguments))
 
+    @property
+    def results(self) -> list[np.ndarray]:
+        """The outputs, as the default kernel computed them."""
+        args = zip(self.metadata["args"], self.arguments)
+        return [value for arg, value in args if arg.get("role") == "output"]
+
     def sparse_buffers(self) -> list[str]:
         """Return the names of the buffers over stored entries."""
         kinds = {axis["name"]: axis["kind"] for axis in self.metadata["axes"]}

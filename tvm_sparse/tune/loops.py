@@ -19,6 +19,7 @@ from tvm.target import Target
 
 from ..ir import SparseFunc
 from ..runtime import lower
+from ..runtime.arrays import host_view
 from .fingerprint import fingerprint
 from .mutators import MutateCategorical
 from .postprocessors import RewriteReductionInit
@@ -290,7 +291,7 @@ def scalars_of(metadata: Mapping[str, Any], arguments: Sequence[Any]) -> dict[st
 
 def as_array(value: Any) -> Any:
     """Return a NumPy view of a ready argument; scalars stay as they are."""
-    return np.from_dlpack(value) if hasattr(value, "__dlpack__") else value
+    return host_view("argument", value) if hasattr(value, "__dlpack__") else value
 
 
 def _checked(space: Space) -> Space:

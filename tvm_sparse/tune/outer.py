@@ -21,6 +21,8 @@ from .result import FormatReport
 __all__ = ["Contest", "Entrant"]
 
 JOURNAL = "formats.json"
+#: Points whose kernels are timed in turns at the end: other work on the machine slows all alike.
+FINALISTS = 3
 
 
 @dataclass
@@ -97,8 +99,8 @@ class Contest:
             self.entrants.append(Entrant(point, key, self._journal.get(key, {})))
         session.tally.measured += sum(entrant.trials for entrant in self.entrants)
 
-    def run(self, trials: int, margin: float) -> Entrant | None:
-        """Measure every point once, then share the trials; return the fastest, if one ran."""
+    def run(self, trials: int, margin: float) -> list[Entrant]:
+        """Measure every point once, then share the trials; return the fastest few, best first."""
         new = [entrant for entrant in self.entrants if not entrant.trials]
         prepared = [entrant for entrant in new if entrant.prepare(self.session)]
         for entrant in prepared:  # of a run that was interrupted before it wrote the journal
@@ -109,11 +111,11 @@ class Contest:
                 self.session.tally.errors.append(f"{entrant.point.name}: {error}")
                 entrant.error = error
         self._write()
-        chosen = halve(self.entrants, trials, self._give, margin)
+        halve(self.entrants, trials, self._give, margin)
         self._write()
-        if chosen is not None and not chosen.prepare(self.session):
-            return None
-        return chosen
+        running = [entrant for entrant in self.entrants if entrant.seconds < float("inf")]
+        best = sorted(running, key=lambda entrant: entrant.seconds)[:FINALISTS]
+        return [entrant for entrant in best if entrant.prepare(self.session)]
 
     def _give(self, entrant: Entrant, trials: int) -> None:
         if entrant.is_exhausted or not entrant.prepare(self.session):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,17 @@ from ..schedules._build import cpu_schedules, decompose
 from .base import Base, PackedOperands, pack_operands
 from .loops import Problem
 
-__all__ = ["Point", "candidate_formats", "check_formats", "check_operands", "format_points"]
+__all__ = [
+    "Point",
+    "candidate_formats",
+    "check_formats",
+    "check_operands",
+    "decision",
+    "format_points",
+]
+
+#: Characters of a trace that a record holds.
+_LONGEST_TEXT = 4096
 
 
 @dataclass
@@ -45,8 +56,8 @@ def candidate_formats(base: Base, operands: Sequence[str]) -> dict[str, Any]:
     operator = schedules.find(base.program)
     entries = base.entries(operands[0])
     if operator is schedules.spmm:
-        dense = base.by_name["b"]
-        return schedules.spmm.candidate_formats(entries, dense.shape[1], str(dense.dtype))
+        result = base.results[0]
+        return schedules.spmm.candidate_formats(entries, result.shape[1], str(result.dtype))
     if operator is not None:
         return {"csr": CSR(), "rows_rcm": RowList("rcm"), "coo": COO()}
     raise ValueError(
@@ -78,7 +89,7 @@ def _maker(base: Base, fmt: Any, operands: Sequence[str], name: str, target: Any
         packed = PackedOperands(pack_operands(base, operands, chosen), time.perf_counter() - begin)
         schedule, first, space = _decomposed(base, chosen, operands, target)
         program = next(iter(schedule.mod.functions.values()))
-        problem = packed.problem(base, program, space, first, f"{name}\n{schedule.trace}")
+        problem = packed.problem(base, program, space, first, decision(name, schedule.trace))
         return schedule.trace, problem, packed
 
     return make
@@ -105,7 +116,7 @@ def _decomposed(base: Base, fmt: Any, operands: Sequence[str], target: Any) -> t
         return lowered
 
     def space(lowered: tvm.s_tir.Schedule) -> list[tvm.s_tir.Schedule]:
-        bits = 8 * base.by_name["c"].dtype.itemsize
+        bits = 8 * base.results[0].dtype.itemsize
         return cpu_schedules("parts_space").space(lowered, bits=bits, **settings)
 
     return schedule, first, space
@@ -158,6 +169,14 @@ def check_operands(operand: str | Sequence[str] | None, base: Base) -> list[str]
                 f"{', '.join(axes[found[0]])} and {name} over {', '.join(axes[name])}; name one"
             )
     return found
+
+
+def decision(name: str, trace: Trace) -> str:
+    """Return what a record says about a point: its trace, or a digest of one that lists every row."""
+    text = str(trace)
+    if len(text) > _LONGEST_TEXT:
+        text = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return f"{name}\n{text}"
 
 
 def _text(fmt: Any) -> str:

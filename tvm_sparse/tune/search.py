@@ -12,14 +12,16 @@ import functools
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from .. import schedules
 from ..ir import SparseFunc
 from ..runtime import Executable, compile, get_num_threads, resolve_target, set_num_threads
-from .base import Base, PackedOperands
+from .base import Base
 from .loops import LoopSearch, Problem, Session, Space
 from .outer import Contest, Entrant
 from .points import check_formats, check_operands, format_points
@@ -159,10 +161,10 @@ def tune(
         margin = _HOPELESS
     contest = Contest(session, base, points)
     with log_to_file(folder):
-        chosen = contest.run(max_trials, margin)
-    if chosen is None:
+        finalists = contest.run(max_trials, margin)
+    if not finalists:
         raise _all_failed(session, program)
-    result = _finish(session, base, chosen.search, chosen)
+    result = _finish(session, base, [Finalist(e.search, e) for e in finalists])
     result.formats = {entrant.point.name: entrant.report for entrant in contest.entrants}
     return result
 
@@ -197,8 +199,6 @@ def _check(program, inputs, space, sparse_space, formats, operand, max_trials) -
 
 
 def _default_space(program: SparseFunc) -> Space:
-    from .. import schedules  # noqa: PLC0415 (the operator library sits beside)
-
     operator = schedules.find(program)
     if operator is None:
         raise ValueError(
@@ -209,8 +209,6 @@ def _default_space(program: SparseFunc) -> Space:
 
 
 def _default_kernel(program: SparseFunc, target: Any) -> Executable:
-    from .. import schedules  # noqa: PLC0415
-
     return schedules.compile_default(program, target)
 
 
@@ -226,8 +224,10 @@ def _tune_loops(session: Session, base: Base, space: Space) -> TuningResult:
     if search.record is None:
         if session.tally.errors:
             raise _all_failed(session, base.program)
-        return _kept_default(session, base, *_time_default(base, session.options))
-    return _finish(session, base, search, None)
+        with _threads(session.options.num_threads):
+            (seconds,) = interleaved_medians([_default_call(base)])
+        return _kept_default(session, base, seconds)
+    return _finish(session, base, [Finalist(search)])
 
 
 def _all_failed(session: Session, program: SparseFunc) -> TuningError:
@@ -239,29 +239,62 @@ def _all_failed(session: Session, program: SparseFunc) -> TuningError:
     )
 
 
-def _finish(
-    session: Session, base: Base, search: LoopSearch, entrant: Entrant | None
-) -> TuningResult:
-    """Compile the best candidate for every matrix again, check and time it against the default."""
-    schedule = search.schedule()
-    tuned = compile(schedule, session.target)
-    packed = entrant.packed if entrant else PackedOperands({}, 0.0)
-    seconds, default_seconds = _compare(base, tuned, search.problem, packed, session.options)
+@dataclass
+class Finalist:
+    """The best of one search, compiled for every matrix again."""
+
+    search: LoopSearch
+    entrant: Entrant | None = None
+
+    def __post_init__(self) -> None:
+        self.schedule = self.search.schedule()
+        self.executable = compile(self.schedule, self.search.session.target)
+
+    def call(self, base: Base) -> Callable[[], None]:
+        """Return a call of the kernel, whose result is right.
+
+        Raises
+        ------
+        TuningError
+            If it is wrong.
+        """
+        problem, kernel = self.search.problem, self.executable[base.program.name]
+        args = problem.metadata["args"]
+        taken = {arg["name"] for arg in kernel.metadata["args"]}
+        results = {args[k]["name"]: _poisoned(problem.arguments[k]) for k in problem.outputs}
+        given = {arg["name"]: value for arg, value in zip(args, problem.arguments)} | results
+        ready = kernel.arguments(**{name: value for name, value in given.items() if name in taken})
+        kernel(*ready)
+        rtol = self.search.session.options.rtol
+        for place, found in zip(problem.outputs, results.values()):
+            if not same_result(found, problem.arguments[place], rtol, problem.slots.get(place)):
+                raise TuningError("the tuned kernel's result differs from the default kernel's")
+        return functools.partial(kernel, *ready)
+
+
+def _finish(session: Session, base: Base, finalists: Sequence[Finalist]) -> TuningResult:
+    """Check the best candidates, time them and the default in turns, and return the fastest."""
+    with _threads(session.options.num_threads):
+        calls = [finalist.call(base) for finalist in finalists]
+        *taken, default_seconds = interleaved_medians([*calls, _default_call(base)])
+    seconds = min(taken)
     if seconds > default_seconds:
-        return _kept_default(session, base, default_seconds, default_seconds)
-    result = _kept_default(session, base, seconds, default_seconds)
-    result.executable, result.schedule = tuned, schedule
+        return _kept_default(session, base, default_seconds)
+    chosen = finalists[taken.index(seconds)]
+    result = _kept_default(session, base, default_seconds)
+    result.executable, result.schedule = chosen.executable, chosen.schedule
+    result.seconds = seconds
+    entrant = chosen.entrant
     if entrant is not None:
         result.format, result.trace = entrant.point.name, entrant.trace
-        result.pack_seconds = packed.seconds
-        if packed.tensors:
-            result.operands = dict(packed.tensors)
+        result.pack_seconds = entrant.packed.seconds
+        if entrant.packed.tensors:
+            result.operands = dict(entrant.packed.tensors)
     return result
 
 
-def _kept_default(
-    session: Session, base: Base, seconds: float, default_seconds: float
-) -> TuningResult:
+def _kept_default(session: Session, base: Base, seconds: float) -> TuningResult:
+    """Return the default kernel as the result, which took so long."""
     structure = {
         name
         for arg in base.metadata["args"]
@@ -272,7 +305,7 @@ def _kept_default(
         executable=base.default,
         schedule=None,
         seconds=seconds,
-        default_seconds=default_seconds,
+        default_seconds=seconds,
         trials=session.tally.measured,
         failures=session.tally.failures,
         work_dir=session.folder,
@@ -281,42 +314,14 @@ def _kept_default(
     )
 
 
-def _time_default(base: Base, options: MeasureOptions) -> tuple[float, float]:
-    """Time the default kernel; it is its own competitor."""
-    with _threads(options.num_threads):
-        (seconds,) = interleaved_medians(
-            [functools.partial(base.default[base.program.name], *base.arguments)]
-        )
-    return seconds, seconds
-
-
-def _compare(
-    base: Base,
-    tuned: Executable,
-    problem: Problem,
-    packed: PackedOperands,
-    options: MeasureOptions,
-) -> tuple[float, float]:
-    """Check the tuned kernel against the default and time both, interleaved."""
-    kernel, default = tuned[base.program.name], base.default[base.program.name]
-    expected = [problem.arguments[place] for place in problem.outputs]
-    args = problem.metadata["args"]
-    taken = {arg["name"] for arg in kernel.metadata["args"]}
-    poisoned = {args[k]["name"]: _poisoned(problem.arguments[k]) for k in problem.outputs}
-    given = {arg["name"]: value for arg, value in zip(args, problem.arguments)} | poisoned
-    ready = kernel.arguments(**{name: value for name, value in given.items() if name in taken})
-    results = [
-        np.full_like(value, _nan(value.dtype)) if arg.get("role") == "output" else value
+def _default_call(base: Base) -> Callable[[], None]:
+    """Return a call of the default kernel, which leaves the expected results alone."""
+    arguments = [
+        _poisoned(value) if arg.get("role") == "output" else value
         for arg, value in zip(base.metadata["args"], base.arguments)
     ]
-    calls = [functools.partial(kernel, *ready), functools.partial(default, *results)]
-    with _threads(options.num_threads):
-        calls[0]()
-        for place, found, wanted in zip(problem.outputs, poisoned.values(), expected):
-            if not same_result(found, wanted, options.rtol, problem.slots.get(place)):
-                raise TuningError("the tuned kernel's result differs from the default kernel's")
-        seconds, default_seconds = interleaved_medians(calls)
-    return seconds, default_seconds
+    function = base.default[base.program.name]
+    return functools.partial(function, *function.arguments(*arguments))
 
 
 def _poisoned(array: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from ..schedule.arguments import operand_names
 from ..schedule.trace import Sample, Trace
 from .base import Base, PackedOperands, pack_operands
 from .loops import Problem
-from .points import Point
+from .points import Point, decision
 from .result import TuningError
 
 __all__ = ["SparseSpace", "space_points"]
@@ -204,7 +204,7 @@ def _point(space: SparseSpace, base: Base, schedule: _DecidedSchedule) -> Point:
             tensors |= pack_operands(base, operands, formats)
         packed = PackedOperands(tensors, time.perf_counter() - begin)
         program = next(iter(schedule.mod.functions.values()))
-        problem = packed.problem(base, program, loops, None, f"{name}\n{schedule.trace}")
+        problem = packed.problem(base, program, loops, None, decision(name, schedule.trace))
         return schedule.trace, problem, packed
 
     return Point(name, str(schedule.trace), make)
