@@ -121,8 +121,12 @@ class Contest:
         if entrant.is_exhausted or not entrant.prepare(self.session):
             return
         before = entrant.trials
-        entrant.search.run(trials)
-        entrant.is_exhausted = entrant.trials == before
+        try:
+            entrant.search.run(trials)
+        except Exception as error:  # of a user's space; what was measured stands
+            self.session.tally.errors.append(f"{entrant.point.name}: {error}")
+            entrant.is_exhausted = True
+        entrant.is_exhausted |= entrant.trials == before
         self._write()
 
     def _write(self) -> None:

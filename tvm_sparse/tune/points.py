@@ -125,10 +125,10 @@ def _decomposed(base: Base, fmt: Any, operands: Sequence[str], target: Any) -> t
 def _rows_in_parallel(lowered: tvm.s_tir.Schedule) -> tvm.s_tir.Schedule:
     """Run the outermost loops in parallel where that is legal, for want of a schedule of the parts."""
     for block in cpu_schedules("parts").block_names(lowered):
-        if block.endswith("_0"):
-            loop, *_ = lowered.get_loops(lowered.get_sblock(block))
+        loops = lowered.get_loops(lowered.get_sblock(block)) if block.endswith("_0") else []
+        if loops:
             with contextlib.suppress(tvm.s_tir.ScheduleError):
-                lowered.parallel(loop)
+                lowered.parallel(loops[0])
     return lowered
 
 

@@ -164,7 +164,7 @@ def tune(
         finalists = contest.run(max_trials, margin)
     if not finalists:
         raise _all_failed(session, program)
-    result = _finish(session, base, [Finalist(e.search, e) for e in finalists])
+    result = _finish(session, base, _compiled(session, base, finalists))
     result.formats = {entrant.point.name: entrant.report for entrant in contest.entrants}
     return result
 
@@ -224,10 +224,8 @@ def _tune_loops(session: Session, base: Base, space: Space) -> TuningResult:
     if search.record is None:
         if session.tally.errors:
             raise _all_failed(session, base.program)
-        with _threads(session.options.num_threads):
-            (seconds,) = interleaved_medians([_default_call(base)])
-        return _kept_default(session, base, seconds)
-    return _finish(session, base, [Finalist(search)])
+        return _finish(session, base, [])
+    return _finish(session, base, [Finalist(base, search)])
 
 
 def _all_failed(session: Session, program: SparseFunc) -> TuningError:
@@ -241,24 +239,22 @@ def _all_failed(session: Session, program: SparseFunc) -> TuningError:
 
 @dataclass
 class Finalist:
-    """The best of one search, compiled for every matrix again."""
+    """The best of one search, compiled for every matrix again, and a call of it that gave the right result.
 
+    Raises
+    ------
+    TuningError
+        If the result is wrong.
+    """
+
+    base: Base
     search: LoopSearch
     entrant: Entrant | None = None
 
     def __post_init__(self) -> None:
         self.schedule = self.search.schedule()
         self.executable = compile(self.schedule, self.search.session.target)
-
-    def call(self, base: Base) -> Callable[[], None]:
-        """Return a call of the kernel, whose result is right.
-
-        Raises
-        ------
-        TuningError
-            If it is wrong.
-        """
-        problem, kernel = self.search.problem, self.executable[base.program.name]
+        problem, kernel = self.search.problem, self.executable[self.base.program.name]
         args = problem.metadata["args"]
         taken = {arg["name"] for arg in kernel.metadata["args"]}
         results = {args[k]["name"]: _poisoned(problem.arguments[k]) for k in problem.outputs}
@@ -269,15 +265,26 @@ class Finalist:
         for place, found in zip(problem.outputs, results.values()):
             if not same_result(found, problem.arguments[place], rtol, problem.slots.get(place)):
                 raise TuningError("the tuned kernel's result differs from the default kernel's")
-        return functools.partial(kernel, *ready)
+        self.call = functools.partial(kernel, *ready)
+
+
+def _compiled(session: Session, base: Base, entrants: Sequence[Entrant]) -> list[Finalist]:
+    """Compile the best of several points, except where that fails."""
+    found = []
+    for entrant in entrants:
+        try:
+            found.append(Finalist(base, entrant.search, entrant))
+        except Exception as error:  # of a user's own format or space
+            entrant.fail(session, f"{type(error).__name__}: {error}")
+    return found
 
 
 def _finish(session: Session, base: Base, finalists: Sequence[Finalist]) -> TuningResult:
-    """Check the best candidates, time them and the default in turns, and return the fastest."""
+    """Time the best candidates and the default in turns, and return the fastest."""
+    calls = [*(finalist.call for finalist in finalists), _default_call(base)]
     with _threads(session.options.num_threads):
-        calls = [finalist.call(base) for finalist in finalists]
-        *taken, default_seconds = interleaved_medians([*calls, _default_call(base)])
-    seconds = min(taken)
+        *taken, default_seconds = interleaved_medians(calls)
+    seconds = min(taken, default=float("inf"))
     if seconds > default_seconds:
         return _kept_default(session, base, default_seconds)
     chosen = finalists[taken.index(seconds)]

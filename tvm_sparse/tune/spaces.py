@@ -134,7 +134,7 @@ def _explore(
     found: list[_DecidedSchedule] = []
     errors: list[str] = []
     waiting: list[tuple[int, ...]] = [()]
-    while waiting and len(found) <= most:
+    while waiting and len(found) <= most and len(errors) <= _ATTEMPTS * most:
         prefix = waiting.pop()
         schedule, error = _first_half(space, program, prefix)
         if error is None:
@@ -145,7 +145,7 @@ def _explore(
         for place in range(len(taken) - 1, len(prefix) - 1, -1):
             others = [number for number in schedule.choices[place] if number != taken[place]]
             waiting += [(*taken[:place], number) for number in reversed(others)]
-    if len(found) <= most:
+    if not waiting and len(found) <= most:
         return found, errors
     generator, drawn = random.Random(seed), {}
     for _ in range(_ATTEMPTS * most):
@@ -154,7 +154,7 @@ def _explore(
             drawn[tuple(schedule.decisions)] = schedule
         if len(drawn) == most:
             break
-    return list(drawn.values()), []
+    return list(drawn.values()), errors
 
 
 def _first_half(
