@@ -17,7 +17,7 @@ from ..schedule import SparseSchedule
 from ..schedule.iterations import find_iteration
 from ..schedule.trace import IterationHandle
 
-__all__ = ["build_decomposed", "build_default", "cpu_schedules"]
+__all__ = ["build_decomposed", "build_default", "cpu_schedules", "decompose"]
 
 
 def build_default(
@@ -82,20 +82,48 @@ def build_decomposed(
     """
     program = _specialized(program, features)
     resolved = _cpu_target(target)
-    decomposed = SparseSchedule(program)
-    made = decomposed.decompose_format(program.name, operand, formats)
-    for handle in made:
-        _put_rows_inside(decomposed, handle, strips and len(made) == 1)
-    parts = [handle.name.removeprefix(f"{program.name}_") for handle in made]
+    decomposed, parts = decompose(program, operand, formats, strips)
     schedule = decomposed.lower()
     cpu_schedules(schedules).schedule(
         schedule,
-        [part for part in parts if part != "init"],
+        parts,
         target=resolved,
         name=program.name,
         groups=getattr(formats, "disjoint_rows", None),
     )
     return compile(schedule, resolved)
+
+
+def decompose(
+    program: SparseFunc, operand: str | Sequence[str], formats: Any, strips: bool = False
+) -> tuple[SparseSchedule, list[str]]:
+    """Hold operands of a program in formats, and order the loops of the parts.
+
+    Parameters
+    ----------
+    program : SparseFunc
+        The operator's program; its main iteration has its name.
+    operand : str or sequence of str
+        The sparse operand, or several over the same axes.
+    formats : Format, Composition, dict or sequence
+        As :meth:`SparseSchedule.decompose_format` takes them.
+    strips : bool
+        Go over all rows inside of a lone part, where each loop is one of its own.
+
+    Returns
+    -------
+    SparseSchedule
+        The decomposed program.
+    list of str
+        Names of the parts, as the iterations go by after the program's name; without that of the
+        initialisation.
+    """
+    decomposed = SparseSchedule(program)
+    made = decomposed.decompose_format(program.name, operand, formats)
+    for handle in made:
+        _put_rows_inside(decomposed, handle, strips and len(made) == 1)
+    parts = [handle.name.removeprefix(f"{program.name}_") for handle in made]
+    return decomposed, [part for part in parts if part != "init"]
 
 
 def _put_rows_inside(schedule: SparseSchedule, handle: IterationHandle, strips: bool) -> None:
