@@ -19,6 +19,7 @@ from tvm.tirx import IterVar
 
 from ..ir.accumulation import is_accumulation
 from ._access import variables_of
+from ._blocks import buffers_stored
 
 __all__ = ["aliases_of", "give_init", "is_without_effect", "match_all"]
 
@@ -45,7 +46,7 @@ def give_init(body: tirx.Stmt) -> tuple[tirx.Stmt, dict[Var, Var]]:
 
     def block(node: SBlock, mutator) -> SBlock:
         if node.init is not None:
-            init = _through_aliases(node.init, aliases)
+            init = _through_aliases(node, aliases)
         else:
             stores = _accumulations(node)
             init = _init(stores, _reduced(node), aliases) if stores else None
@@ -101,15 +102,18 @@ def is_without_effect(init: tirx.Stmt, aliases: dict[Var, Var]) -> bool:
     )
 
 
-def _through_aliases(init: tirx.Stmt, aliases: dict[Var, Var]) -> tirx.Stmt:
-    """Let an init that starts from what its result holds read that by another name."""
-    stored: list[Var] = []
-    tvm_ffi.structural_walk(init, [(tirx.BufferStore, lambda store: stored.append(store.buffer))])
+def _through_aliases(block: SBlock, aliases: dict[Var, Var]) -> tirx.Stmt:
+    """Let an init that starts from what its result holds read that by another name.
+
+    What the init alone stores to, as searches do, is no result.
+    """
+    init = block.init
+    results = buffers_stored(init) & buffers_stored(block.body)
     names: dict[Var, Var] = {}
 
     def load(node: TensorLoad, mutator) -> Expr:
         indices = [mutator.mutate(index) for index in node.indices]
-        if node.source not in stored:
+        if node.source not in results:
             return tirx.BufferLoad(node.source, indices)
         name = names.setdefault(node.source, _another_name(node.source))
         return tirx.BufferLoad(name, indices)

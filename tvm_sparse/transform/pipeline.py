@@ -20,6 +20,7 @@ from .keep_rolled import KeepRolled
 from .kernel_fusion import FuseKernels
 from .lower_sparse_buffer import LowerSparseBuffer
 from .natural_arguments import AcceptNaturalArguments
+from .partial_copies import RefusePartialCopies
 from .reduction_init import HoistReductionInit
 from .vector_tail import PeelVectorTail
 
@@ -43,6 +44,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
     enabled = lambda name: bool(config.get(name, False))  # noqa: E731
     blocks = [
         LowerSparseBuffer(),
+        RefusePartialCopies(),
         MergeOuterLoops(),
         FuseKernels(),
         HoistReductionInit(),

@@ -1,0 +1,117 @@
+"""Refuse copies of results that were computed in part only.
+
+``cache_write`` gives a block a copy of the region that it writes, and copies all of it back. Where the
+places that a block stores to are known at run time alone (rows of a list, entries in a dense result), TVM
+takes the whole dimension for the region, and the copy would overwrite what the block does not store.
+"""
+
+from __future__ import annotations
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import TensorLoad, Var
+from tvm.s_tir.stmt import SBlock
+
+from ._tile_loops import reads_memory
+
+__all__ = ["RefusePartialCopies", "copies_of"]
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_sparse.RefusePartialCopies")
+class RefusePartialCopies:
+    """Check that a buffer of a block is computed as a whole before it is copied to another.
+
+    Fine, since row by row::
+
+        for r in range(rows):
+            C_local = T.sblock_alloc_buffer((f,))
+            for k in range(f):
+                C_local[k] = ...
+            for k in range(f):
+                C[row_indices[r] * f + k] = C_local[k]
+
+    and refused, since rows that are not listed were never computed::
+
+        C_local = T.sblock_alloc_buffer((m * f,))
+        for r, k in T.grid(rows, f):
+            C_local[row_indices[r] * f + k] = ...
+        for i in range(m * f):
+            C[i] = C_local[i]
+
+    Raises
+    ------
+    ValueError
+        Names the block and the buffer.
+    """
+
+    def transform_module(self, module: tvm.IRModule, _context) -> tvm.IRModule:
+        """Check the functions of ``module``, and return it."""
+        for func in module.functions.values():
+            if isinstance(func, tirx.PrimFunc):
+                _check(func.body)
+        return module
+
+
+def copies_of(stmt: tirx.Stmt) -> list[tuple[Var, Var]]:
+    """Return ``(from, to)`` of every block that does nothing but copy one buffer to another."""
+    found: list[tuple[Var, Var]] = []
+
+    def note(block: SBlock) -> None:
+        store = block.body
+        if isinstance(store, tirx.BufferStore) and isinstance(store.value, TensorLoad):
+            found.append((store.value.source, store.buffer))
+
+    tvm_ffi.structural_walk(stmt, [(SBlock, note)])
+    return found
+
+
+def _check(body: tirx.Stmt) -> None:
+    blocks: list[SBlock] = []
+    tvm_ffi.structural_walk(body, [(SBlock, blocks.append)])
+    own = {buffer for block in blocks for buffer in block.alloc_buffers}
+    for source, target in copies_of(body):
+        if source not in own:
+            continue
+        writers = [block for block in blocks if _stores(block, source)]
+        if writers and not any(_stores_all(block, source) for block in writers):
+            raise ValueError(
+                f"block {writers[0].name_hint}: {source.name} is copied to {target.name} as a whole, but "
+                "which of it the block stores to is known at run time alone; move the copy inside of the "
+                "loops that choose the place (reverse_compute_at), or leave out cache_write"
+            )
+
+
+def _stores_all(block: SBlock, buffer: Var) -> bool:
+    """Whether a block stores to all places that its loops span, without a condition."""
+    return all(
+        not is_guarded and not any(map(reads_memory, store.indices))
+        for store, is_guarded in _stores(block, buffer)
+    )
+
+
+def _stores(block: SBlock, buffer: Var) -> list[tuple[tirx.BufferStore, bool]]:
+    """Stores of a block, not of those inside it, that give places their first value; and conditions."""
+    found: list[tuple[tirx.BufferStore, bool]] = []
+
+    def visit(stmt: tirx.Stmt, is_guarded: bool) -> None:
+        def store(node: tirx.BufferStore, _mutator) -> tirx.Stmt:
+            if node.buffer.same_as(buffer):
+                found.append((node, is_guarded))
+            return node
+
+        def branch(node: tirx.IfThenElse, _mutator) -> tirx.Stmt:
+            for case in (node.then_case, node.else_case):
+                if case is not None:
+                    visit(case, True)
+            return node
+
+        handlers = [(tirx.BufferStore, store), (tirx.IfThenElse, branch), (SBlock, _leave)]
+        tvm_ffi.structural_mutate(stmt, handlers)
+
+    visit(block.body if block.init is None else block.init, False)
+    return found
+
+
+def _leave(node: SBlock, _mutator) -> SBlock:
+    return node
