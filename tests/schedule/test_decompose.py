@@ -864,3 +864,33 @@ def test_integers_times_floats_that_may_be_infinite_are_refused_in_blocks():
     text = text.replace("A[i, j] * X[j]", "T.cast(A[i, j], 'float32') * X[j]")
     with refuses("format bsr2x2 pads with zeros", r"operand A \(int8\)"):
         SparseSchedule(from_source(text)).decompose_format("spmv", "A", BSR(2, 2))
+
+
+TOTAL = """
+@S.prim_func
+def total(
+    a: T.handle, y: T.handle, indptr: T.handle, indices: T.handle, m: T.int32, n: T.int32, nnz: T.int32
+):
+    I = S.dense_fixed(m)
+    J = S.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
+    O = S.dense_fixed(1)
+    A = S.match_sparse_buffer(a, (I, J), "float32")
+    Y = S.match_sparse_buffer(y, (O,), "float32")
+    with S.sp_iter([I, J], "RR", "total") as [i, j]:
+        with T.init():
+            Y[0] = T.float32(5)
+        Y[0] = Y[0] + A[i, j]
+"""
+
+
+@some_formats
+def test_a_total_is_initialised_in_an_iteration_without_axes(name):
+    sch = decomposed(from_source(TOTAL), "A", name)
+    func = sch.mod["total"]
+    assert tvm_ffi.structural_equal(from_source(func.script()), func)
+    kernel = tvm_sparse.compile(sch)
+    for tensor in (LONG_ROW, EMPTY):
+        given, stored = entries_of(FORMATS[name], tensor, "float32")
+        whole, inner = poisoned_rows(1, (), "float32")
+        kernel(a=FORMATS[name].packs.pack(given), y=inner)
+        assert_result(whole, np.array([5 + stored.values.sum()]))

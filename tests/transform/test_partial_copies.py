@@ -62,3 +62,30 @@ def test_a_copy_inside_of_a_reduction_that_may_be_empty_is_refused():
     sch.reverse_compute_at(sch.cache_write(block, 0, "local"), entry)
     with pytest.raises(ValueError, match=r"loop j: C_local is copied to C inside of the reduction"):
         tvm_sparse.compile(sch)
+
+
+MAXIMUM = """
+@S.prim_func
+def rows(
+    a: T.handle, d: T.handle, y: T.handle, indptr: T.handle, indices: T.handle, m: T.int32, nnz: T.int32,
+    d_indptr: T.handle, d_indices: T.handle, d_nnz: T.int32
+):
+    I = S.dense_fixed(m)
+    J = S.sparse_variable(I, (3, nnz), (indptr, indices), "int32")
+    K = S.sparse_variable(I, (3, d_nnz), (d_indptr, d_indices), "int32")
+    A = S.match_sparse_buffer(a, (I, J), "float32")
+    D = S.match_sparse_buffer(d, (I, K), "float32")
+    Y = S.match_sparse_buffer(y, (I,), "float32")
+    with S.sp_iter([I, J], "SR", "rows") as [i, j]:
+        Y[i] = T.max(Y[i], A[i, j] + D[i, j])
+"""
+
+
+def test_a_block_that_searches_accumulates_in_a_copy_of_what_the_result_holds():
+    """The copy began with whatever the memory held: the searches hid the accumulation."""
+    sch = SparseSchedule(from_source(MAXIMUM)).lower()
+    sch.cache_write(sch.get_sblock("rows_1"), 0, "global")
+    start = np.array([5, -9, 1, -9], "float32")
+    result = start.copy()
+    tvm_sparse.compile(sch)(a=MATRIX, d=MATRIX, y=result)
+    np.testing.assert_array_equal(result, [5, 4, 1, 6])

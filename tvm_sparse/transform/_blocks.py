@@ -45,7 +45,6 @@ class Loop:
     loop_var: Var
     block_var: Var
     extent: Expr
-    domain: Expr
     kind: int
     prologue: Prologue
     #: Whether an entry of the loop is one at all; padding slots are not.
@@ -208,7 +207,7 @@ def _block_nest(
 ) -> tirx.Stmt:
     iter_vars = [
         IterVar(
-            Range.from_min_extent(tirx.const(0, str(lp.block_var.ty.dtype)), lp.domain),
+            Range.from_min_extent(tirx.const(0, str(lp.block_var.ty.dtype)), lp.extent),
             lp.block_var,
             lp.kind,
         )

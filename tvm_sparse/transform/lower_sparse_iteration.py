@@ -349,7 +349,6 @@ class _FunctionLowering:
             loop_var=Var(var.name, dtype),
             block_var=block_var,
             extent=extent.astype(dtype),
-            domain=stored.extent_bound.astype(dtype),
             kind=SPATIAL if kind == "S" else REDUCE,
             prologue=prologue,
         )
@@ -391,7 +390,6 @@ class _FunctionLowering:
             loop_var=Var("_".join(v.name for _, _, v in own), dtype),
             block_var=block_var,
             extent=(end if _is_zero(begin) else end - begin).astype(dtype),
-            domain=last.slots.astype(dtype),
             kind=SPATIAL if spatial else REDUCE,
             prologue=prologue,
             guards=guards,

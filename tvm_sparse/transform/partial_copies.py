@@ -13,6 +13,7 @@ from tvm import tirx
 from tvm.ir import TensorLoad, Var
 from tvm.s_tir.stmt import SBlock
 
+from ._access import variables_of
 from ._tile_loops import reads_memory
 
 __all__ = ["RefusePartialCopies", "copies_of"]
@@ -77,15 +78,17 @@ def _check(body: tirx.Stmt) -> None:
         if writers and not any(_stores_all(block, source) for block in writers):
             raise ValueError(
                 f"block {writers[0].name_hint}: {source.name} is copied to {target.name} as a whole, but "
-                "which of it the block stores to is known at run time alone; move the copy inside of the "
+                "which of it the block computes is known at run time alone; move the copy inside of the "
                 "loops that choose the place (reverse_compute_at), or leave out cache_write"
             )
 
 
 def _stores_all(block: SBlock, buffer: Var) -> bool:
-    """Whether a block stores to all places that its loops span, without a condition."""
+    """Whether a block gives all places that its loops span a value, without a condition."""
     return all(
-        not is_guarded and not any(map(reads_memory, store.indices))
+        not is_guarded
+        and not any(map(reads_memory, store.indices))
+        and buffer not in variables_of(store.value)
         for store, is_guarded in _stores(block, buffer)
     )
 
