@@ -202,6 +202,43 @@ def test_reductions(name: str, kind: str, tensor: Entries):
     assert_result(whole, sums(stored, x, combine, init))
 
 
+TRANSPOSED = """
+@S.prim_func
+def columns(
+    a: T.handle, x: T.handle, y: T.handle, indptr: T.handle, indices: T.handle, m: T.int32, n: T.int32,
+    nnz: T.int32, f: T.int32
+):
+    I = S.dense_fixed(m)
+    J = S.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
+    Jd = S.dense_fixed(n)
+    F = S.dense_fixed(f)
+    A = S.match_sparse_buffer(a, (I, J), "float32")
+    X = S.match_sparse_buffer(x, (I, F), "float32")
+    Y = S.match_sparse_buffer(y, (Jd, F), "float32")
+    with S.sp_iter([I, J, F], "RSS", "columns") as [i, j, k]:
+        with T.init():
+            Y[j, k] = T.float32(2)
+        Y[j, k] = Y[j, k] + A[i, j] * X[i, k]
+"""
+
+
+@functools.cache
+def transposed(name: str) -> Executable:
+    return tvm_sparse.compile(decomposed(from_source(TRANSPOSED), "A", name))
+
+
+@every_format
+@settings(max_examples=6)
+@given(tensor=matrices(VALUES))
+def test_transposed_products(name: str, tensor: Entries):
+    given, stored = entries_of(FORMATS[name], tensor, "float32")
+    x = np.arange(tensor.shape[0] * 2).reshape(-1, 2).astype("float32") - 3
+    whole, inner = poisoned_rows(tensor.shape[1], (2,), "float32")
+    transposed(name)(a=FORMATS[name].packs.pack(given), x=x, y=inner)
+    flipped = Entries(stored.coordinates[::-1], stored.values, stored.shape[::-1])
+    assert_result(whole, sums(flipped, x, operator.add, 2))
+
+
 # --- results in formats ------------------------------------------------------------------------
 
 

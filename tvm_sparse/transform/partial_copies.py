@@ -10,7 +10,7 @@ from __future__ import annotations
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import TensorLoad, Var
+from tvm.ir import Expr, TensorLoad, Var
 from tvm.s_tir.stmt import SBlock
 
 from ._access import variables_of
@@ -75,7 +75,8 @@ def _check(body: tirx.Stmt) -> None:
         if source not in own:
             continue
         writers = [block for block in blocks if _stores(block, source)]
-        if writers and not any(_stores_all(block, source) for block in writers):
+        skips = target in own  # slots that hold no entry, which nothing reads
+        if writers and not any(_stores_all(block, source, skips) for block in writers):
             raise ValueError(
                 f"block {writers[0].name_hint}: {source.name} is copied to {target.name} as a whole, but "
                 "which of it the block computes is known at run time alone; move the copy inside of the "
@@ -83,36 +84,40 @@ def _check(body: tirx.Stmt) -> None:
             )
 
 
-def _stores_all(block: SBlock, buffer: Var) -> bool:
-    """Whether a block gives all places that its loops span a value, without a condition."""
+def _stores_all(block: SBlock, buffer: Var, skips: bool) -> bool:
+    """Whether a block gives all places that its loops span a value.
+
+    With ``skips`` it may do so or not by a condition that is the same for all of its loops.
+    """
+    loops = {iter_var.var for iter_var in block.iter_vars}
     return all(
-        not is_guarded
+        all(skips and not variables_of(condition) & loops for condition in conditions)
         and not any(map(reads_memory, store.indices))
         and buffer not in variables_of(store.value)
-        for store, is_guarded in _stores(block, buffer)
+        for store, conditions in _stores(block, buffer)
     )
 
 
-def _stores(block: SBlock, buffer: Var) -> list[tuple[tirx.BufferStore, bool]]:
+def _stores(block: SBlock, buffer: Var) -> list[tuple[tirx.BufferStore, tuple[Expr, ...]]]:
     """Stores of a block, not of those inside it, that give places their first value; and conditions."""
-    found: list[tuple[tirx.BufferStore, bool]] = []
+    found: list[tuple[tirx.BufferStore, tuple[Expr, ...]]] = []
 
-    def visit(stmt: tirx.Stmt, is_guarded: bool) -> None:
+    def visit(stmt: tirx.Stmt, conditions: tuple[Expr, ...]) -> None:
         def store(node: tirx.BufferStore, _mutator) -> tirx.Stmt:
             if node.buffer.same_as(buffer):
-                found.append((node, is_guarded))
+                found.append((node, conditions))
             return node
 
         def branch(node: tirx.IfThenElse, _mutator) -> tirx.Stmt:
             for case in (node.then_case, node.else_case):
                 if case is not None:
-                    visit(case, True)
+                    visit(case, (*conditions, node.condition))
             return node
 
         handlers = [(tirx.BufferStore, store), (tirx.IfThenElse, branch), (SBlock, _leave)]
         tvm_ffi.structural_mutate(stmt, handlers)
 
-    visit(block.body if block.init is None else block.init, False)
+    visit(block.body if block.init is None else block.init, ())
     return found
 
 
