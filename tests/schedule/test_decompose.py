@@ -931,3 +931,14 @@ def test_a_total_is_initialised_in_an_iteration_without_axes(name):
         whole, inner = poisoned_rows(1, (), "float32")
         kernel(a=FORMATS[name].packs.pack(given), y=inner)
         assert_result(whole, np.array([5 + stored.values.sum()]))
+
+
+@pytest.mark.parametrize("fused", [["j_0", "i"], ["i", "j_1"], ["j_0", "i", "j_1"]])
+def test_loops_over_ranges_of_columns_may_be_fused(fused):
+    """A loop over entries visits no empty row: the first range does not initialise these then."""
+    sch = decomposed(schedules.spmm.program(), "A", "columns")
+    sch.sparse_fuse("spmm_columns", fused)
+    kernel = tvm_sparse.compile(sch)
+    for tensor in (LONG_ROW, EMPTY):
+        b = np.arange(tensor.shape[1] * 2, dtype=np.float64).reshape(-1, 2)
+        check_product(kernel, "columns", tensor, b, "float32", "int32")

@@ -25,7 +25,9 @@ def test_rows_of_a_list_are_refused_where_the_copy_spans_all_rows():
         tvm_sparse.compile(sch)
 
 
-@pytest.mark.parametrize("formats, block", [(LongBucket(2, 2), "spmm_x_2"), (Bucket(2), "spmm_x_1")])
+@pytest.mark.parametrize(
+    "formats, block", [(LongBucket(2, 2), "spmm_x_2"), (Bucket(2), "spmm_x_1")]
+)
 def test_rows_of_a_list_are_copied_one_by_one(formats, block):
     sch = lowered(formats)
     sch.cache_write(sch.get_sblock(block), 0, "local")
