@@ -91,3 +91,27 @@ def test_a_block_that_searches_accumulates_in_a_copy_of_what_the_result_holds():
     result = start.copy()
     tvm_sparse.compile(sch)(a=MATRIX, d=MATRIX, y=result)
     np.testing.assert_array_equal(result, [5, 4, 1, 6])
+
+
+RELATIONS = """
+@S.prim_func
+def rows(
+    a: T.handle, y: T.handle, p: T.handle, q: T.handle, r_p: T.handle, r_q: T.handle, m: T.int32,
+    n_1: T.int32, n_2: T.int32
+):
+    I = S.dense_fixed(m)
+    R = S.sparse_variable(I, (3, n_1), (p, q), "int32")
+    J = S.sparse_variable(R, (3, n_2), (r_p, r_q), "int32")
+    A = S.match_sparse_buffer(a, (I, R, J), "float32")
+    Y = S.match_sparse_buffer(y, (I,), "float32")
+    with S.sp_iter([I, R, J], "SRR", "rows") as [i, r, j]:
+        Y[i] = Y[i] + A[i, r, j]
+"""
+
+
+def test_a_copy_around_two_nested_reductions_is_refused():
+    """What the result holds is read in each step of the outer one, by the block inside."""
+    sch = SparseSchedule(from_source(RELATIONS)).lower()
+    sch.cache_write(sch.get_sblock("rows_1"), 0, "local")
+    with pytest.raises(ValueError, match=r"block rows_2: Y_local .* starts anew in each step"):
+        tvm_sparse.compile(sch)

@@ -12,6 +12,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, TensorLoad, Var
 from tvm.s_tir.stmt import SBlock
+from tvm.tirx import IterVar
 
 from ._access import variables_of
 from ._tile_loops import reads_memory
@@ -68,20 +69,50 @@ def copies_of(stmt: tirx.Stmt) -> list[tuple[Var, Var]]:
 
 
 def _check(body: tirx.Stmt) -> None:
-    blocks: list[SBlock] = []
-    tvm_ffi.structural_walk(body, [(SBlock, blocks.append)])
-    own = {buffer for block in blocks for buffer in block.alloc_buffers}
+    blocks: list[tuple[SBlock, tuple[SBlock, ...]]] = []
+    _collect(body, (), blocks)
+    owners = {buffer: block for block, _ in blocks for buffer in block.alloc_buffers}
     for source, target in copies_of(body):
-        if source not in own:
+        if source not in owners:
             continue
-        writers = [block for block in blocks if _stores(block, source)]
-        skips = target in own  # slots that hold no entry, which nothing reads
-        if writers and not any(_stores_all(block, source, skips) for block in writers):
-            raise ValueError(
-                f"block {writers[0].name_hint}: {source.name} is copied to {target.name} as a whole, but "
-                "which of it the block computes is known at run time alone; move the copy inside of the "
-                "loops that choose the place (reverse_compute_at), or leave out cache_write"
+        writers = [(block, around) for block, around in blocks if _stores(block, source)]
+        skips = target in owners  # slots that hold no entry, which nothing reads
+        if writers and not any(_stores_all(block, source, skips) for block, _ in writers):
+            _refuse(
+                writers[0][0], source, target, "which of it the block computes is known at run time"
             )
+        for block, around in writers:
+            inside = around[around.index(owners[source]) + 1 :] if owners[source] in around else ()
+            if block.init is not None and any(map(_reduces, inside)):
+                _refuse(
+                    block, source, target, "it starts anew in each step of a reduction around it"
+                )
+
+
+def _refuse(block: SBlock, source: Var, target: Var, reason: str) -> None:
+    raise ValueError(
+        f"block {block.name_hint}: {source.name} is copied to {target.name} as a whole, but {reason}; move "
+        "the copy inside of the loops around the block (reverse_compute_at), or leave out cache_write"
+    )
+
+
+def _collect(
+    stmt: tirx.Stmt,
+    around: tuple[SBlock, ...],
+    found: list[tuple[SBlock, tuple[SBlock, ...]]],
+) -> None:
+    """List the blocks of a statement, each with those around it, outermost first."""
+
+    def block(node: SBlock, _mutator) -> SBlock:
+        found.append((node, around))
+        _collect(node.body, (*around, node), found)
+        return node
+
+    tvm_ffi.structural_mutate(stmt, [(SBlock, block)])
+
+
+def _reduces(block: SBlock) -> bool:
+    return any(iter_var.iter_type == IterVar.CommReduce for iter_var in block.iter_vars)
 
 
 def _stores_all(block: SBlock, buffer: Var, skips: bool) -> bool:
