@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from tvm import s_tir
 from tvm.target import Target
 
-from .parts import block_names, schedule
-from .rows import sample_grain
+from .parts import block_names, part_blocks, schedule
+from .rows import annotate_grain
 from .tiles import RowTile
 from .vectors import vector_lanes
 
@@ -60,9 +60,7 @@ def _sample_grains(sch: s_tir.Schedule, parts: Sequence[str], name: str) -> None
     """Let tuning choose the least work of a task, for each part with rows in parallel."""
     names = block_names(sch)
     for part in parts:
-        block = f"{name}_{part}_0"
-        if block not in names:
-            continue
-        loops = sch.get_loops(sch.get_sblock(block))
-        if loops and "tvm_sparse.balance" in sch.get(loops[0]).annotations:
-            sample_grain(sch, f"{name}_{part}")
+        for block in part_blocks(sch, names, f"{name}_{part}"):
+            for loop in sch.get_loops(block):
+                if "tvm_sparse.balance" in sch.get(loop).annotations:
+                    annotate_grain(sch, loop)

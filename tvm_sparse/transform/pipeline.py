@@ -21,6 +21,7 @@ from .kernel_fusion import FuseKernels
 from .lower_sparse_buffer import LowerSparseBuffer
 from .mask_lanes import MaskLanes
 from .natural_arguments import AcceptNaturalArguments
+from .partial_copies import RefusePartialCopies
 from .reduction_init import HoistReductionInit
 from .share_inner import ShareInner
 from .sum_lanes import SumLanes
@@ -46,6 +47,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
     enabled = lambda name: bool(config.get(name, False))  # noqa: E731
     blocks = [
         LowerSparseBuffer(),
+        RefusePartialCopies(),
         MergeOuterLoops(),
         FuseKernels(),
         HoistReductionInit(),
