@@ -8,11 +8,13 @@ from tvm import s_tir
 from tvm.target import Target
 
 from .parts import block_names, schedule
-from .rows import sample_grain
 from .tiles import RowTile
 from .vectors import vector_lanes
 
 __all__ = ["space"]
+
+#: Candidates for the least work of a task, in inner-loop steps.
+_GRAINS = [1 << exponent for exponent in range(14, 21)]
 
 
 def space(
@@ -46,6 +48,8 @@ def space(
     variants, seen = [], set()
     for tile in (None, *tiles):
         variant = s_tir.Schedule(sch.mod)
+        (function,) = sch.mod.functions
+        variant.work_on(function.name_hint)
         schedule(variant, parts, tile=tile, target=target, name=name, groups=groups)
         text = variant.mod.script()
         if text in seen:
@@ -58,11 +62,9 @@ def space(
 
 def _sample_grains(sch: s_tir.Schedule, parts: Sequence[str], name: str) -> None:
     """Let tuning choose the least work of a task, for each part with rows in parallel."""
-    names = block_names(sch)
-    for part in parts:
-        block = f"{name}_{part}_0"
-        if block not in names:
-            continue
-        loops = sch.get_loops(sch.get_sblock(block))
+    mine = tuple(f"{name}_{part}_" for part in parts)
+    for block in block_names(sch):
+        loops = sch.get_loops(sch.get_sblock(block)) if block.startswith(mine) else []
         if loops and "tvm_sparse.balance" in sch.get(loops[0]).annotations:
-            sample_grain(sch, f"{name}_{part}")
+            grain = sch.sample_categorical(_GRAINS, [1 / len(_GRAINS)] * len(_GRAINS))
+            sch.annotate(loops[0], "tvm_sparse.grain", grain)
