@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tvm import s_tir
 from tvm.target import Target
@@ -12,7 +12,7 @@ from .rows import annotate_grain
 from .tiles import RowTile
 from .vectors import vector_lanes
 
-__all__ = ["space"]
+__all__ = ["grains", "space"]
 
 
 def space(
@@ -46,6 +46,8 @@ def space(
     variants, seen = [], set()
     for tile in (None, *tiles):
         variant = s_tir.Schedule(sch.mod)
+        (function,) = sch.mod.functions
+        variant.work_on(function.name_hint)
         schedule(variant, parts, tile=tile, target=target, name=name, groups=groups)
         text = variant.mod.script()
         if text in seen:
@@ -54,6 +56,30 @@ def space(
         _sample_grains(variant, parts, name)
         variants.append(variant)
     return variants
+
+
+def grains(
+    sch: s_tir.Schedule,
+    parts: Sequence[str],
+    schedule_parts: Callable[..., None],
+    *,
+    target: Target | str | dict | None = None,
+    name: str = "sddmm",
+    groups: Mapping[str, str] | None = None,
+) -> list[s_tir.Schedule]:
+    """Return the one variant of an operator whose parts have no tile to choose: sampled grains.
+
+    Parameters
+    ----------
+    sch, parts, target, name, groups
+        As :func:`space` takes them.
+    schedule_parts : callable
+        Schedules the parts, as :func:`tvm_sparse.schedules.cpu.parts.schedule` does.
+    """
+    variant = s_tir.Schedule(sch.mod)
+    schedule_parts(variant, parts, target=target, name=name, groups=groups)
+    _sample_grains(variant, parts, name)
+    return [variant]
 
 
 def _sample_grains(sch: s_tir.Schedule, parts: Sequence[str], name: str) -> None:

@@ -99,11 +99,14 @@ def _decomposed(base: Base, fmt: Any, operands: Sequence[str], target: Any) -> t
     """Return the decomposed program, its default loop schedule, and the space of loop schedules."""
     program = base.program
     operand = operands[0] if len(operands) == 1 else list(operands)
-    if schedules.find(program) is not schedules.spmm:
+    operator = schedules.find(program)
+    module = {schedules.spmm: "parts", schedules.sddmm: "sddmm_parts", schedules.spmv: "spmv_parts"}
+    if operator not in module:
         schedule = SparseSchedule(program)
         schedule.decompose_format(program.name, operand, fmt)
         return schedule, _rows_in_parallel, None
-    schedule, parts = decompose(program, operand, fmt)
+    schedule, parts = decompose(program, operand, fmt, strips=operator is schedules.spmv)
+    schedule_parts = cpu_schedules(module[operator]).schedule
     settings = {
         "parts": parts,
         "target": target,
@@ -112,12 +115,14 @@ def _decomposed(base: Base, fmt: Any, operands: Sequence[str], target: Any) -> t
     }
 
     def first(lowered: tvm.s_tir.Schedule) -> tvm.s_tir.Schedule:
-        cpu_schedules("parts").schedule(lowered, **settings)
+        schedule_parts(lowered, **settings)
         return lowered
 
     def space(lowered: tvm.s_tir.Schedule) -> list[tvm.s_tir.Schedule]:
-        bits = 8 * base.results[0].dtype.itemsize
-        return cpu_schedules("parts_space").space(lowered, bits=bits, **settings)
+        spaces = cpu_schedules("parts_space")
+        if operator is not schedules.spmm:
+            return spaces.grains(lowered, schedule_parts=schedule_parts, **settings)
+        return spaces.space(lowered, bits=8 * base.results[0].dtype.itemsize, **settings)
 
     return schedule, first, space
 
