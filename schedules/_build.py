@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -16,7 +17,7 @@ from ..schedule import SparseSchedule
 from ..schedule.iterations import find_iteration
 from ..schedule.trace import IterationHandle
 
-__all__ = ["build_decomposed", "build_default", "cpu_schedules"]
+__all__ = ["build_decomposed", "build_default", "cpu_schedules", "decompose"]
 
 
 def build_default(
@@ -53,36 +54,39 @@ def build_default(
 
 
 def build_decomposed(
+    schedules: str,
     program: SparseFunc,
-    operand: str,
+    operand: str | Sequence[str],
     formats: Any,
     target: Any = "llvm",
     features: int | None = None,
+    strips: bool = False,
 ) -> Executable:
-    """Compile a program over rows and features with an operand in formats.
+    """Compile a program with an operand in formats.
 
     Parameters
     ----------
+    schedules : str
+        Name of the module that schedules the parts.
     program : SparseFunc
         The operator's program; its main iteration has its name.
-    operand : str
-        The sparse operand.
+    operand : str or sequence of str
+        The sparse operand, or several that are stored over the same axes.
     formats : Format, Composition, dict or sequence
         As :meth:`SparseSchedule.decompose_format` takes them.
     target, features
         As in :func:`build_default`.
+    strips : bool
+        Whether the rows of a format alone under which nothing is stored (diagonals) are gone over strip
+        by strip.
     """
     program = _specialized(program, features)
     resolved = _cpu_target(target)
-    decomposed = SparseSchedule(program)
-    made = decomposed.decompose_format(program.name, operand, formats)
-    for handle in made:
-        _put_block_rows_inside(decomposed, handle)
-    parts = [handle.name.removeprefix(f"{program.name}_") for handle in made]
+    decomposed, parts = decompose(program, operand, formats, strips)
     schedule = decomposed.lower()
-    cpu_schedules("parts").schedule(
+    cpu_schedules(schedules).schedule(
         schedule,
-        [part for part in parts if part != "init"],
+        parts,
         target=resolved,
         name=program.name,
         groups=getattr(formats, "disjoint_rows", None),
@@ -90,23 +94,58 @@ def build_decomposed(
     return compile(schedule, resolved)
 
 
-def _put_block_rows_inside(schedule: SparseSchedule, handle: IterationHandle) -> None:
-    """Go over the rows of a block after its columns, so that a value of the dense operand serves all."""
+def decompose(
+    program: SparseFunc, operand: str | Sequence[str], formats: Any, strips: bool = False
+) -> tuple[SparseSchedule, list[str]]:
+    """Hold operands of a program in formats, and order the loops of the parts.
+
+    Parameters
+    ----------
+    program : SparseFunc
+        The operator's program; its main iteration has its name.
+    operand : str or sequence of str
+        The sparse operand, or several over the same axes.
+    formats : Format, Composition, dict or sequence
+        As :meth:`SparseSchedule.decompose_format` takes them.
+    strips : bool
+        Go over all rows inside of a lone part, where each loop is one of its own.
+
+    Returns
+    -------
+    SparseSchedule
+        The decomposed program.
+    list of str
+        Names of the parts, as the iterations go by after the program's name; without that of the
+        initialisation.
+    """
+    decomposed = SparseSchedule(program)
+    made = decomposed.decompose_format(program.name, operand, formats)
+    for handle in made:
+        _put_rows_inside(decomposed, handle, strips and len(made) == 1)
+    parts = [handle.name.removeprefix(f"{program.name}_") for handle in made]
+    return decomposed, [part for part in parts if part != "init"]
+
+
+def _put_rows_inside(schedule: SparseSchedule, handle: IterationHandle, strips: bool) -> None:
+    """Go over the rows of a block after its columns, so that a value of the dense operand serves all.
+
+    With `strips`, over all rows where each loop is one of its own.
+    """
     iteration = find_iteration(schedule.mod[handle.function], handle.name)
     loops = [(axis, kind, var.name) for axis, kind, var in iteration.iterators]
     reduced = [place for place, (_, kind, _) in enumerate(loops) if kind == "R"]
     if not reduced:
         return
+    last = reduced[-1] + 1
+    has_strips = strips and all(axis.kind == "dense_fixed" for axis, _, _ in loops)
     inside = [
         place
-        for place, (axis, kind, _) in enumerate(loops)
-        if 0 < place < reduced[-1]
-        and kind == "S"
+        for place, (axis, kind, _) in enumerate(loops[: last - 1])
+        if kind == "S"
         and axis.kind == "dense_fixed"
-        and isinstance(axis.length, tirx.IntImm)
+        and (has_strips or (place > 0 and isinstance(axis.length, tirx.IntImm)))
     ]
     if inside:
-        last = reduced[-1] + 1
         before = [place for place in range(last) if place not in inside]
         order = [*before, *inside, *range(last, len(loops))]
         schedule.sparse_reorder(handle, [loops[place][2] for place in order])

@@ -6,7 +6,8 @@ product in the pattern form.
 
 Entries are numbered as in CSR, row by row: a SciPy matrix of another format is converted first. Give
 the pattern as the arrays ``indptr`` and ``indices``, or as a matrix ``c=``, whose structure a new
-matrix of results then has.
+matrix of results then has. A pattern in other formats is packed, and the results are its new values, in
+the order of its format.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tvm.script import sparse as S
 
 from ..ir import SparseFunc
 from ..runtime import Executable
-from ._build import build_default, cpu_schedules
+from ._build import build_decomposed, build_default, cpu_schedules
 from ._types import check_index_dtype, result_dtype
 
 __all__ = ["build", "program", "reference", "space"]
@@ -139,6 +140,7 @@ def build(
     scaled: bool = False,
     *,
     features: int | None = None,
+    formats: Any = None,
     target: Any = "llvm",
 ) -> Executable:
     """Compile the operator with its default schedule.
@@ -149,6 +151,9 @@ def build(
         As in :func:`program`.
     features : int, optional
         Feature width to compile for; symbolic by default.
+    formats : Format, Composition, dict or sequence, optional
+        How the pattern is held, instead of CSR. Pass what :meth:`Format.pack` returns for `c`, whose
+        values become the results, and, if `scaled`, for `a`.
     target : str, dict or tvm.target.Target
         The CPU; the host's by default.
 
@@ -161,8 +166,25 @@ def build(
     ------
     ValueError
         If an argument is not supported.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp
+    >>> from tvm_sparse import schedules
+    >>> from tvm_sparse.formats import Hyb
+    >>> hyb = Hyb(buckets=[1, 4])
+    >>> kernel = schedules.sddmm.build(formats=hyb)
+    >>> result = hyb.pack(sp.csr_matrix(np.eye(3, dtype="float32")))
+    >>> x = np.arange(6, dtype="float32").reshape(3, 2)
+    >>> _ = kernel(x=x, y=x, c=result)
+    >>> result.unpack().toarray().tolist()
+    [[1.0, 0.0, 0.0], [0.0, 13.0, 0.0], [0.0, 0.0, 41.0]]
     """
-    return build_default(__name__, program(dtype, index_dtype, out_dtype, scaled), target, features)
+    func = program(dtype, index_dtype, out_dtype, scaled)
+    if formats is not None:
+        operands = ["A", "C"] if scaled else "C"
+        return build_decomposed("sddmm_parts", func, operands, formats, target, features)
+    return build_default(__name__, func, target, features)
 
 
 def space(schedule: Schedule, target: Any = None, name: str = "sddmm") -> list[Schedule]:

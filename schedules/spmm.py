@@ -137,7 +137,7 @@ def build(
     """
     func = program(dtype, index_dtype, out_dtype)
     if formats is not None:
-        return build_decomposed(func, "A", formats, target, features)
+        return build_decomposed("parts", func, "A", formats, target, features)
     return build_default(__name__, func, target, features)
 
 

@@ -11,7 +11,7 @@ from tvm.script import sparse as S
 
 from ..ir import SparseFunc
 from ..runtime import Executable
-from ._build import build_default, cpu_schedules
+from ._build import build_decomposed, build_default, cpu_schedules
 from ._types import check_index_dtype, result_dtype
 
 __all__ = ["build", "program", "reference", "space"]
@@ -84,6 +84,7 @@ def build(
     index_dtype: str = "int32",
     out_dtype: str | None = None,
     *,
+    formats: Any = None,
     target: Any = "llvm",
 ) -> Executable:
     """Compile the operator with its default schedule.
@@ -92,6 +93,8 @@ def build(
     ----------
     dtype, index_dtype, out_dtype
         As in :func:`program`.
+    formats : Format, Composition, dict or sequence, optional
+        How ``A`` is held, instead of CSR. Pass what :meth:`Format.pack` returns for `a`.
     target : str, dict or tvm.target.Target
         The CPU; the host's by default.
 
@@ -104,8 +107,22 @@ def build(
     ------
     ValueError
         If an argument is not supported.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp
+    >>> from tvm_sparse import schedules
+    >>> from tvm_sparse.formats import BSR
+    >>> blocks = BSR(2, 2)
+    >>> kernel = schedules.spmv.build(formats=blocks)
+    >>> packed = blocks.pack(sp.csr_matrix(np.triu(np.ones((3, 3), "float32"))))
+    >>> kernel(a=packed, x=np.ones(3, "float32")).tolist()
+    [3.0, 2.0, 1.0]
     """
-    return build_default(__name__, program(dtype, index_dtype, out_dtype), target)
+    func = program(dtype, index_dtype, out_dtype)
+    if formats is not None:
+        return build_decomposed("spmv_parts", func, "A", formats, target, strips=True)
+    return build_default(__name__, func, target)
 
 
 def space(schedule: Schedule, target: Any = None, name: str = "spmv") -> list[Schedule]:

@@ -453,3 +453,24 @@ def f(p: T.handle, y: T.handle, n: T.int32):
     given, result = memory[offset : offset + 1000], np.full(1008, np.nan)[offset : offset + 1000]
     call(tvm_ffi.from_dlpack(given), tvm_ffi.from_dlpack(result), 1000)
     np.testing.assert_array_equal(result, given + 1)
+
+
+@pytest.mark.parametrize("condition", ["i % 2 == 0", "i < 1", "i != j"])
+def test_init_runs_where_a_condition_leaves_out_the_update(condition):
+    check(
+        f"""
+@S.prim_func
+def f(x: T.handle, y: T.handle, indptr: T.handle, indices: T.handle, n: T.int32):
+    I = S.dense_fixed(n)
+    J = S.sparse_variable(I, (n, 3), (indptr, indices), "int32")
+    X = S.match_sparse_buffer(x, (I, J), "float64")
+    Y = S.match_sparse_buffer(y, (I,), "float64")
+    with S.sp_iter([I, J], "SR", "rows") as [i, j]:
+        with T.init():
+            Y[i] = T.float64(4)
+        if {condition}:
+            Y[i] = Y[i] + X[i, j]
+""",
+        {k: v for k, v in RAGGED.items() if k != "p"} | {"y": np.zeros(3)},
+        {"n": 3},
+    )

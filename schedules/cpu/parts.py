@@ -9,10 +9,12 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.target import Target
 
+from ...transform.share_inner import SHARE_INNER
 from .blocks import tile_blocks, walks_blocks
 from .rows import row_pointers, share_rows, tile_row, version_widths
 from .spmm import COMMON_WIDTHS
 from .tiles import RowTile
+from .vectors import vector_lanes
 
 __all__ = ["block_names", "is_reduced", "part_blocks", "schedule"]
 
@@ -20,6 +22,8 @@ __all__ = ["block_names", "is_reduced", "part_blocks", "schedule"]
 FEW_PARTS = 2
 #: Feature tile of many parts, in vectors.
 LEAN_TILE = 4
+#: Features that a thread takes where threads cannot share rows.
+FEATURE_RANGE = 64
 
 
 def schedule(
@@ -53,10 +57,13 @@ def schedule(
     lean = len(parts) > FEW_PARTS
     for part in parts:
         found = part_blocks(sch, names, f"{name}_{part}")
-        if len(found) < 2:
-            continue  # no loop over rows: entries of a row are scattered
-        *outer, rows, block = found
-        if sch.get(block).init is None or is_reduced(sch, rows):
+        *outer, rows, block = found if len(found) > 1 else [*found, *found]
+        if is_reduced(sch, rows):  # no loop over rows: entries of a row are scattered
+            bits = int(sch.get(rows).writes[0].source.dtype.bits)
+            lanes = min(vector_lanes(target, bits), FEATURE_RANGE)
+            sch.annotate(sch.get_loops(rows)[0], SHARE_INNER, [FEATURE_RANGE, lanes])
+            continue
+        if len(found) == 1 or sch.get(block).init is None:
             continue
         if walks_blocks(sch, block):
             widths = () if lean else COMMON_WIDTHS

@@ -13,6 +13,7 @@ from .vectors import vectorize_groups
 _GRAINS = [1 << exponent for exponent in range(14, 21)]
 
 __all__ = [
+    "annotate_grain",
     "row_and_entry_blocks",
     "row_pointers",
     "sample_grain",
@@ -116,8 +117,13 @@ def sample_grain(sch: s_tir.Schedule, name: str) -> None:
     for var, func in sch.mod.functions.items():
         if f"{name}_0" in _block_names(func):
             (row, *_) = sch.get_loops(sch.get_sblock(f"{name}_0", var.name_hint))
-            grain = sch.sample_categorical(_GRAINS, [1 / len(_GRAINS)] * len(_GRAINS))
-            sch.annotate(row, "tvm_sparse.grain", grain)
+            annotate_grain(sch, row)
+
+
+def annotate_grain(sch: s_tir.Schedule, row: s_tir.schedule.LoopRV) -> None:
+    """Let tuning choose the least work of a task of a row loop."""
+    grain = sch.sample_categorical(_GRAINS, [1 / len(_GRAINS)] * len(_GRAINS))
+    sch.annotate(row, "tvm_sparse.grain", grain)
 
 
 def version_widths(

@@ -6,7 +6,9 @@ from tvm import s_tir
 from tvm.target import Target
 from tvm.target.codegen import llvm_get_vector_width
 
-__all__ = ["reduce_lanes", "vector_lanes", "vectorize_groups"]
+from ...transform.sum_lanes import LANE, SUMS
+
+__all__ = ["reduce_lanes", "sum_in_lanes", "vector_lanes", "vectorize_groups"]
 
 
 def vector_lanes(target: Target | str | dict | None, bits: int = 32) -> int:
@@ -51,6 +53,30 @@ def vectorize_groups(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, lanes: in
     group, lane = sch.split(loop, [extent // lanes, lanes])
     sch.vectorize(lane)
     sch.unroll(group)
+
+
+def sum_in_lanes(
+    sch: s_tir.Schedule,
+    steps: s_tir.schedule.LoopRV,
+    loop: s_tir.schedule.LoopRV,
+    lanes: int,
+) -> None:
+    """Sum the reduced `loop` inside of the reduced loop `steps` in the lanes of vectors.
+
+    Before and after, with 4 lanes, see :func:`tvm_sparse.transform.SumLanes`::
+
+        for k in range(n):              for k in range(n):
+            for v in range(8):              for group in T.unroll(2):
+                c += x[k * 8 + v]               for lane in T.vectorized(4):
+                                                    sums[...] += x[k * 8 + group * 4 + lane]
+                                        c = sum of sums[:]
+    """
+    extent = int(sch.get(loop).extent)
+    if extent > lanes:
+        group, loop = sch.split(loop, [extent // lanes, lanes])
+        sch.unroll(group)
+    sch.annotate(loop, LANE, True)
+    sch.annotate(steps, SUMS, True)
 
 
 def reduce_lanes(

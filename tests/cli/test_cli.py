@@ -112,3 +112,23 @@ def test_tune_exports_verifies_and_writes_table_and_chart(tmp_path, capsys):
     names = [row["name"] for row in json.loads(files["table.json"].read_text())["rows"]]
     assert names[0] == "SciPy" and names[-2:] == ["tvm_sparse default", "tvm_sparse tuned"]
     assert "fresh process without the compiler" in capsys.readouterr().out
+
+
+def test_tune_chooses_among_formats(tmp_path, capsys):
+    sp.save_npz(tmp_path / "m.npz", sp.random(300, 300, 0.02, "csr", np.float32, random_state=0))
+    command = ["tune", "spmm", "--matrix", str(tmp_path / "m.npz"), "--features", "8"]
+    files = {name: tmp_path / name for name in ("k.so", "table.json")}
+    status = main(
+        [
+            *command,
+            *("--trials", "2", "--formats", "csr,rows_rcm", "--work-dir", str(tmp_path / "work")),
+            *("--export", str(files["k.so"]), "--json", str(files["table.json"])),
+        ]
+    )
+    captured = capsys.readouterr()
+    assert status == 0, captured.err
+    assert "packing, ms" in captured.out and "fresh process" in captured.out
+    assert set(json.loads(files["table.json"].read_text())["formats"]) == {"csr", "rows_rcm"}
+    assert main([*command, "--formats", "diagonals"]) == 2
+    assert "expected auto or some of csr, rows_rcm" in capsys.readouterr().err
+    assert main(["tune", "spmv", *command[2:], "--formats", "auto"]) == 2

@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from tests.formats.cases import CASES, Case
+from tvm_sparse import schedules
 from tvm_sparse.formats import (
     BSR,
     CSR,
@@ -17,10 +18,14 @@ from tvm_sparse.formats import (
     ColumnParts,
     Entries,
     Format,
+    Hyb,
     LayoutBuilder,
+    Packed,
+    RowList,
     Storage,
     check_format,
 )
+from tvm_sparse.formats.description import describe_format, difference
 
 STRUCTURES = {
     1: [(7,), (0,)],
@@ -137,3 +142,53 @@ class TooManyValues(CSR):
 def test_what_does_not_agree_is_named(fmt: Format, message: str):
     with pytest.raises(ValueError, match=message):
         check_format(fmt, MATRIX)
+
+
+def without_last_row(packed: Packed) -> Packed:
+    """Return a list of rows that lacks one, as hand-made arrays may."""
+    arrays, kept = packed.storage.arrays, packed.storage.arrays["indptr"][-2]
+    storage = Storage(
+        packed.values[:kept],
+        {
+            "row_indices": arrays["row_indices"][:-1],
+            "indptr": arrays["indptr"][:-1],
+            "indices": arrays["indices"][:kept],
+        },
+        {"rows": packed.storage.sizes["rows"] - 1, "nnz": int(kept)},
+        packed.storage.slots[:kept],
+    )
+    return dataclasses.replace(packed, storage=storage)
+
+
+def test_a_list_that_lacks_a_row_initialises_no_result():
+    packed = without_last_row(RowList(None).pack(sp.eye(4, format="csr", dtype="f4")))
+    message = r"rows: covers names dimensions \(0,\); the axes visit \(3,\) of them 0 times"
+    with pytest.raises(ValueError, match=message):
+        packed.check()
+    kernel = schedules.spmm.build(formats=RowList(None))
+    with pytest.raises(ValueError, match=message):
+        kernel(a=packed, b=np.ones((4, 2), "f4"), validate="full")
+
+
+def test_ranges_whose_first_one_lacks_a_row_initialise_no_result():
+    packed = ColumnParts(2).pack(sp.eye(4, format="csr", dtype="f4"))
+    packed.storage.arrays["part_indptr"][1] -= 1
+    with pytest.raises(
+        ValueError, match=r"columns: covers_at_start .* visit \(3,\) of them 0 times"
+    ):
+        packed.check()
+
+
+def test_parts_that_lack_a_row_together_initialise_no_result():
+    packed = Hyb(buckets=[1, 2]).pack(sp.csr_matrix(np.diag([1.0, 2, 0, 3]).astype("f4")))
+    packed.parts["w0"].storage.arrays["row_indices"][0] = 1
+    with pytest.raises(ValueError, match=r"covers of w0, w1, w2 .* visit \(1,\) of them 2 times"):
+        packed.check()
+
+
+def test_a_kernel_that_relies_on_covering_refuses_a_format_that_does_not():
+    covering, other = (describe_format(fmt) for fmt in (RowList(None), DCSR()))
+    assert "not known to visit all of dimension 0" in difference(
+        {**covering, "covers": other["covers"]}, covering
+    )
+    assert difference(covering, {**covering, "covers": []}) is None

@@ -23,6 +23,7 @@ from tvm_sparse.formats import (
     ELL,
     SRBCRS,
     Bucket,
+    ColumnParts,
     Composition,
     Entries,
     Format,
@@ -31,6 +32,7 @@ from tvm_sparse.formats import (
     LongBucket,
     Pieces,
     Ragged,
+    RowList,
 )
 
 __all__ = ["FORMATS", "SHAPES", "Case", "entries_of", "matrices"]
@@ -92,7 +94,11 @@ FORMATS = {
     "dbsr3x2": _case(DBSR(3, 2)),
     "sr_bcrs2x3": _case(SRBCRS(2, 3)),
     "bucket3": _case(Bucket(3), at_most(3)),
+    "bucket3_parts": _case(Bucket(3, 2), at_most(3)),
     "long_bucket2": _case(LongBucket(2)),
+    "long_bucket2_parts": _case(LongBucket(2, 9)),
+    "row_list": _case(RowList("degree")),
+    "columns": _case(ColumnParts(3)),
     "csf": _case(CSF(2)),
     "csf_columns": _case(CSF(2, order=(1, 0), compressed_root=True)),
     "ragged": _case(Ragged(), packed_left),

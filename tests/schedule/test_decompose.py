@@ -202,6 +202,43 @@ def test_reductions(name: str, kind: str, tensor: Entries):
     assert_result(whole, sums(stored, x, combine, init))
 
 
+TRANSPOSED = """
+@S.prim_func
+def columns(
+    a: T.handle, x: T.handle, y: T.handle, indptr: T.handle, indices: T.handle, m: T.int32, n: T.int32,
+    nnz: T.int32, f: T.int32
+):
+    I = S.dense_fixed(m)
+    J = S.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
+    Jd = S.dense_fixed(n)
+    F = S.dense_fixed(f)
+    A = S.match_sparse_buffer(a, (I, J), "float32")
+    X = S.match_sparse_buffer(x, (I, F), "float32")
+    Y = S.match_sparse_buffer(y, (Jd, F), "float32")
+    with S.sp_iter([I, J, F], "RSS", "columns") as [i, j, k]:
+        with T.init():
+            Y[j, k] = T.float32(2)
+        Y[j, k] = Y[j, k] + A[i, j] * X[i, k]
+"""
+
+
+@functools.cache
+def transposed(name: str) -> Executable:
+    return tvm_sparse.compile(decomposed(from_source(TRANSPOSED), "A", name))
+
+
+@every_format
+@settings(max_examples=6)
+@given(tensor=matrices(VALUES))
+def test_transposed_products(name: str, tensor: Entries):
+    given, stored = entries_of(FORMATS[name], tensor, "float32")
+    x = np.arange(tensor.shape[0] * 2).reshape(-1, 2).astype("float32") - 3
+    whole, inner = poisoned_rows(tensor.shape[1], (2,), "float32")
+    transposed(name)(a=FORMATS[name].packs.pack(given), x=x, y=inner)
+    flipped = Entries(stored.coordinates[::-1], stored.values, stored.shape[::-1])
+    assert_result(whole, sums(flipped, x, operator.add, 2))
+
+
 # --- results in formats ------------------------------------------------------------------------
 
 
@@ -864,3 +901,44 @@ def test_integers_times_floats_that_may_be_infinite_are_refused_in_blocks():
     text = text.replace("A[i, j] * X[j]", "T.cast(A[i, j], 'float32') * X[j]")
     with refuses("format bsr2x2 pads with zeros", r"operand A \(int8\)"):
         SparseSchedule(from_source(text)).decompose_format("spmv", "A", BSR(2, 2))
+
+
+TOTAL = """
+@S.prim_func
+def total(
+    a: T.handle, y: T.handle, indptr: T.handle, indices: T.handle, m: T.int32, n: T.int32, nnz: T.int32
+):
+    I = S.dense_fixed(m)
+    J = S.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
+    O = S.dense_fixed(1)
+    A = S.match_sparse_buffer(a, (I, J), "float32")
+    Y = S.match_sparse_buffer(y, (O,), "float32")
+    with S.sp_iter([I, J], "RR", "total") as [i, j]:
+        with T.init():
+            Y[0] = T.float32(5)
+        Y[0] = Y[0] + A[i, j]
+"""
+
+
+@some_formats
+def test_a_total_is_initialised_in_an_iteration_without_axes(name):
+    sch = decomposed(from_source(TOTAL), "A", name)
+    func = sch.mod["total"]
+    assert tvm_ffi.structural_equal(from_source(func.script()), func)
+    kernel = tvm_sparse.compile(sch)
+    for tensor in (LONG_ROW, EMPTY):
+        given, stored = entries_of(FORMATS[name], tensor, "float32")
+        whole, inner = poisoned_rows(1, (), "float32")
+        kernel(a=FORMATS[name].packs.pack(given), y=inner)
+        assert_result(whole, np.array([5 + stored.values.sum()]))
+
+
+@pytest.mark.parametrize("fused", [["j_0", "i"], ["i", "j_1"], ["j_0", "i", "j_1"]])
+def test_loops_over_ranges_of_columns_may_be_fused(fused):
+    """A loop over entries visits no empty row: the first range does not initialise these then."""
+    sch = decomposed(schedules.spmm.program(), "A", "columns")
+    sch.sparse_fuse("spmm_columns", fused)
+    kernel = tvm_sparse.compile(sch)
+    for tensor in (LONG_ROW, EMPTY):
+        b = np.arange(tensor.shape[1] * 2, dtype=np.float64).reshape(-1, 2)
+        check_product(kernel, "columns", tensor, b, "float32", "int32")

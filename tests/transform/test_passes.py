@@ -160,9 +160,15 @@ def _cached(sch, row, entry, feature, body):
     sch.reverse_compute_at(written, outer)
 
 
+def _computed_at(sch, row, entry, feature, body):
+    """TVM makes new loops over the entries of a row, out of the domain of the block."""
+    (tile,) = sch.get_loops(sch.cache_write(body, 0, "global"))
+    sch.compute_at(body, tile)
+
+
 @pytest.mark.parametrize(
     "apply",
-    [_split_entries, _tile_features, _features_outside, _rfactor, _cached],
+    [_split_entries, _tile_features, _features_outside, _rfactor, _cached, _computed_at],
     ids=lambda f: f.__name__.strip("_"),
 )
 @pytest.mark.parametrize("features", [1, 4, 7])

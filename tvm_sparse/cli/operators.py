@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,10 +83,10 @@ class Workload:
         """Compile the operator with its default schedule."""
         return schedules.compile_default(self.program, target)
 
-    def bind(self, executable: Executable) -> Call:
-        """Prepare a call of a kernel on these inputs."""
+    def bind(self, executable: Executable, operands: Mapping[str, Any] | None = None) -> Call:
+        """Prepare a call of a kernel on these inputs, sparse ones as `operands` has them."""
         function = executable[self.program.name]
-        return Call(function, function.arguments(**self.inputs))
+        return Call(function, function.arguments(**{**self.inputs, **(operands or {})}))
 
     def relative_error(self, result: Any) -> float:
         """Largest difference from the reference, relative to the largest value of it."""

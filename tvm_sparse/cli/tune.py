@@ -7,16 +7,20 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ..runtime import get_num_threads, minimal, resolve_target, set_num_threads
-from ..tune import MeasureOptions, tune
+from .. import schedules
+from ..runtime import Executable, get_num_threads, minimal, resolve_target, set_num_threads
+from ..tune import MeasureOptions, TuningResult, tune
 from .matrices import power_law, read_matrix
 from .operators import OPERATORS, Contender, Workload, measure
 
@@ -34,6 +38,12 @@ def add_parser(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--features", type=int, default=64, help="feature width (default 64)")
     parser.add_argument("--trials", type=int, default=32, help="candidates measured (default 32)")
+    parser.add_argument(
+        "--formats",
+        metavar="auto|NAME,...",
+        help="formats of the matrix to choose from (spmm): auto, or some of those that suit the matrix, "
+        "such as csr,rows_rcm (default: CSR alone)",
+    )
     parser.add_argument("--threads", type=int, help="threads of every contender (default: all)")
     parser.add_argument(
         "--target",
@@ -67,6 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         f"{arguments.features} features, {threads} threads"
     )
 
+    formats = _formats(arguments.formats, arguments.operator, matrix, arguments.features)
     default = workload.default(arguments.target)
     with _progress_bar(console) as progress:
         task = progress.add_task("tuning", total=arguments.trials)
@@ -81,6 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.target,
             arguments.trials,
             arguments.work_dir,
+            formats=formats,
             default=default,
             options=MeasureOptions(num_threads=threads),
             seed=arguments.seed,
@@ -90,11 +102,13 @@ def run(arguments: argparse.Namespace) -> int:
         f"{result.trials} candidates, {result.failures} failed; log and database in "
         f"{result.work_dir}"
     )
+    if result.formats:
+        console.print(_formats_table(result))
 
     contenders = workload.peers(threads)
     contenders += [
         Contender("tvm_sparse default", workload.bind(default)),
-        Contender("tvm_sparse tuned", workload.bind(result.executable)),
+        Contender("tvm_sparse tuned", workload.bind(result.executable, result.operands)),
     ]
     rows = measure(workload, contenders)
     console.print(_table(rows, workload))
@@ -107,6 +121,11 @@ def run(arguments: argparse.Namespace) -> int:
         "threads": threads,
         "trials": result.trials,
         "rows": [asdict(row) for row in rows],
+        "format": result.format,
+        "formats": {
+            name: {**asdict(found), "seconds": None if found.error else found.seconds}
+            for name, found in result.formats.items()
+        },
     }
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
@@ -116,7 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(f"chart written to {arguments.plot}")
     if arguments.export:
         path = result.executable.export_library(arguments.export)
-        error = verify_in_fresh_process(path, workload, result.executable)
+        error = verify_in_fresh_process(path, workload, result.executable, result.operands)
         console.print(
             f"exported to {path}; reloaded in a fresh process without the compiler: largest error "
             f"{error:.1e} of the largest result"
@@ -140,6 +159,37 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ValueError(f"--{name}: no folder {str(path.parent)!r}")
         if suffixes and path.suffix not in suffixes:
             raise ValueError(f"--{name}: expected a name ending in {suffixes}, found {value!r}")
+
+
+def _formats(
+    names: str | None, operator: str, matrix: sp.csr_matrix, features: int
+) -> dict[str, Any] | None:
+    """Return the formats to choose from, None for those of the program."""
+    if names is None:
+        return None
+    if operator != "spmm":
+        raise ValueError(f"--formats: expected the operator spmm, found {operator}")
+    known = schedules.spmm.candidate_formats(matrix, features, str(matrix.dtype))
+    if names == "auto":
+        return known
+    chosen = [name.strip() for name in names.split(",")]
+    unknown = [name for name in chosen if name not in known]
+    if unknown:
+        raise ValueError(
+            f"--formats: expected auto or some of {', '.join(known)} for this matrix, found "
+            f"{unknown[0]!r}"
+        )
+    return {name: known[name] for name in chosen}
+
+
+def _formats_table(result: TuningResult) -> Table:
+    table = Table("format", "best candidate, ms", "trials", "packing, ms")
+    for name, found in result.formats.items():
+        chosen = " (chosen)" if name == result.format else ""
+        packing = "" if found.pack_seconds is None else f"{found.pack_seconds * 1e3:.1f}"
+        best = "failed" if found.error else f"{found.seconds * 1e3:.3f}"
+        table.add_row(f"{name}{chosen}", best, str(found.trials), packing)
+    return table
 
 
 def _progress_bar(console: Console) -> Progress:
@@ -195,7 +245,12 @@ np.savez(sys.argv[3], *[a for a in arguments if isinstance(a, np.ndarray)])
 """
 
 
-def verify_in_fresh_process(path: Path, workload: Workload, executable) -> float:
+def verify_in_fresh_process(
+    path: Path,
+    workload: Workload,
+    executable: Executable,
+    operands: Mapping[str, Any] | None = None,
+) -> float:
     """Run an exported kernel in a process without the compiler; return its relative error.
 
     Raises
@@ -204,7 +259,7 @@ def verify_in_fresh_process(path: Path, workload: Workload, executable) -> float
         If the process fails or the result is wrong.
     """
     function = executable[workload.program.name]
-    ready = workload.bind(executable).arguments
+    ready = workload.bind(executable, operands).arguments
     plain = [a.numpy() if hasattr(a, "numpy") else np.asarray(a) for a in ready]
     roles = [arg.get("role") for arg in function.metadata["args"] if arg["kind"] == "buffer"]
     for k, arg in enumerate(function.metadata["args"]):

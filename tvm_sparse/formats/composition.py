@@ -25,6 +25,7 @@ from .format import (
     store_entries,
     to_scipy,
 )
+from .visits import check_covered_together, check_covers
 
 __all__ = ["Composition", "PackedComposition"]
 
@@ -297,11 +298,17 @@ class PackedComposition:
         Raises
         ------
         ValueError
-            If a part has a slot twice, an entry outside of the tensor or a value in padding, or if an
-            entry lies in two parts, or one is missing.
+            If a part has a slot twice, an entry outside of the tensor or a value in padding, if an
+            entry lies in two parts, or one is missing, or if a part, or those that are to do so together,
+            do not visit what they are to cover.
         """
         for name, part in self.parts.items():
             check_slots(name, part, self.chosen[name].size)
+            check_covers(part)
+        if together := self.composition.covering_parts:
+            covering = [self.parts[name] for name in together]
+            label = f"{self.composition!r}: covers of {', '.join(together)}"
+            check_covered_together(covering, self.composition.covers, label)
         held = np.sort(np.concatenate(list(self.chosen.values())))
         if not np.array_equal(held, np.arange(held.size)):
             raise ValueError(f"{self.composition!r}: expected every entry in one part")

@@ -18,6 +18,8 @@ __all__ = ["describe_format", "difference"]
 
 #: What a kernel may rely on; a tensor that promises more than a kernel needs is fine.
 _PROMISES = ("distinct", "unique", "sorted")
+#: Dimensions whose coordinates are all visited, which a kernel relies on to initialise a result.
+_VISITS = ("covers", "covers_at_start")
 
 
 def describe_format(fmt: Format) -> dict[str, Any]:
@@ -47,6 +49,7 @@ def describe_format(fmt: Format) -> dict[str, Any]:
         "axes": axes,
         "coordinates": coordinates,
         "marks_padding": fmt.marks_padding,
+        **{visits: list(getattr(fmt, visits)) for visits in _VISITS},
     }
 
 
@@ -66,6 +69,10 @@ def difference(found: Mapping[str, Any], expected: Mapping[str, Any]) -> str | N
     for promise in _PROMISES:
         if any(wants[promise] and not has[promise] for has, wants in zip(left, right)):
             return f"{names}, whose entries are not known to be {promise}"
+    for visits in _VISITS:
+        missing = set(expected.get(visits, ())) - set(found.get(visits, ()))
+        if missing:
+            return f"{names}, whose axes are not known to visit all of dimension {min(missing)}"
     if expected["marks_padding"] and not found["marks_padding"]:
         return f"{names}, whose values do not tell padding from entries"
     return None

@@ -263,9 +263,13 @@ class Packed:
         Raises
         ------
         ValueError
-            If two entries share a slot, an entry lies outside of the tensor, or padding is not zero.
+            If two entries share a slot, an entry lies outside of the tensor, padding is not zero, or the
+            axes do not visit what :attr:`Format.covers` says.
         """
+        from .visits import check_covers  # noqa: PLC0415 (it needs this module)
+
         check_slots(self.format.name, self, self.storage.slots.size)
+        check_covers(self)
 
     def formats(self, name: str) -> dict[str, str]:
         """Return the name of the format by that of its values among the arguments."""

@@ -1,6 +1,6 @@
 """Compiled kernels: called, exported, loaded, and their threads."""
 
-from .compile import compile, lower, resolve_target
+from .compile import compile, describe_functions, lower, resolve_target
 from .executable import Executable, KernelFunction
 from .library import load
 from .sparse_arguments import SparseArrays, SparseUnpacker, register_sparse_unpacker
@@ -13,6 +13,7 @@ __all__ = [
     "SparseUnpacker",
     "add_launcher_entry",
     "compile",
+    "describe_functions",
     "get_num_threads",
     "load",
     "lower",

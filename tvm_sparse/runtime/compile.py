@@ -24,7 +24,7 @@ from .executable import Executable
 from .sparse_results import SparseResultKernel
 from .threads import add_launcher_entry
 
-__all__ = ["compile", "lower", "resolve_target"]
+__all__ = ["compile", "describe_functions", "lower", "resolve_target"]
 
 
 def compile(
@@ -96,12 +96,9 @@ def _with_sparse_result(
 def _compile(program: Any, target: Any, extra: dict) -> Executable:
     module = lower(program)
     resolved = resolve_target(target)
-    layouts = {var.name_hint: read_layout(func) for var, func in module.functions.items()}
+    functions = describe_functions(module)
     with_launcher = add_launcher_entry(module) if resolved.kind.name == "llvm" else module
     built = tvm.compile(with_launcher, target=resolved, tir_pipeline=PIPELINE_NAME)
-    functions = {
-        _symbol(module, name): _entry(module[name], layout) for name, layout in layouts.items()
-    }
     metadata = {
         "version": 1,
         "functions": functions,
@@ -154,6 +151,20 @@ def lower(program: Any) -> IRModule:
         return LowerSparseBuffer()(LowerSparseIteration()(program))
     except SparseProgramError as error:
         raise error.with_traceback(None) from None  # the passes' own frames tell a user nothing
+
+
+def describe_functions(module: IRModule) -> dict[str, dict]:
+    """Return what the arguments of each function of a lowered module are, by its symbol.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        Of stage III, as :func:`lower` returns it.
+    """
+    return {
+        _symbol(module, var.name_hint): _entry(func, read_layout(func))
+        for var, func in module.functions.items()
+    }
 
 
 def resolve_target(target: Any) -> Target:

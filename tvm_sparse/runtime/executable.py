@@ -10,7 +10,7 @@ repaired and names the argument, the expected and the found otherwise.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import tvm_ffi
 from .binding import Binding
 from .export import copy_library, export_library
 from .minimal import KNOWN_ARCHITECTURES, describe_missing, host_architecture, missing_cpu_features
+from .prepared_tensors import PreparedTensors
 from .signature import Signature
 from .threads import attach_process_launcher, module_header
 
@@ -163,6 +164,10 @@ class KernelFunction:
     ``validate="full"``, which checks at each call, or a new array. Sparse matrices are checked at
     each call, and sorted in a copy where an axis asks for it.
 
+    **Packed tensors** are passed by keyword. Their arrays are made ready at the first call and kept as
+    long as the tensor lives: later calls share these arrays, so new values in them are seen, and notice
+    arrays that were replaced.
+
     Returns
     -------
     array or tuple of arrays or None
@@ -184,6 +189,7 @@ class KernelFunction:
         self._function = function
         self._signature = Signature(name, metadata)
         self._is_ready = self._signature.ready_check()
+        self._prepared = PreparedTensors(self._signature)
         self._completions = {
             len(given): self._signature.completion(given)
             for given in (self._signature.inputs, [p["name"] for p in self._signature.buffers])
@@ -192,18 +198,31 @@ class KernelFunction:
     def __call__(self, *args: Any, validate: str | None = None, **kwargs: Any) -> Any:
         """Run the kernel."""
         level = validate or self.validate
-        if not kwargs and level == "cheap":
-            complete = self._completions.get(len(args))
-            ready = args if complete is None else complete(args)
-            if ready is not None and self._is_ready(ready):
-                try:
-                    self._function(*ready)
-                except (TypeError, ValueError, BufferError):
-                    pass  # refused before anything was written; the binding repairs or explains
-                else:
+        if level == "cheap":
+            if not kwargs:
+                complete = self._completions.get(len(args))
+                ready = args if complete is None else complete(args)
+                if ready is not None and self._is_ready(ready) and self._accepts(ready):
                     return self._signature.results(ready)
+            elif not args:
+                prepared = self._prepared.find(kwargs)
+                ready = None if prepared is None else prepared.complete(kwargs)
+                if ready is not None and self._accepts(ready):
+                    return prepared.results(ready)
         _check_level(level)
-        return Binding(self._signature, args, kwargs).run(self._function, level)
+        binding = Binding(self._signature, args, kwargs)
+        results = binding.run(self._function, level)
+        if binding.packed:
+            self._prepared.remember(binding)
+        return results
+
+    def _accepts(self, ready: Sequence[Any]) -> bool:
+        """Run the compiled code, unless it refuses the arguments, before anything is written."""
+        try:
+            self._function(*ready)
+        except (TypeError, ValueError, BufferError):
+            return False  # the binding repairs or explains
+        return True
 
     def arguments(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Return the complete list of ready arguments that a call would pass, fully validated."""

@@ -44,7 +44,7 @@ def part_iterations(
         if marking is None:
             check_padding(iteration, operands, part.format, inits_entries, label)
     whole = _part_iteration(iteration, operands, places, part, keeps_init, marking)
-    if part.format.combines and is_reduced:
+    if _combines(iteration, places, part):
         contributions, *pair = _contribution_iterations(whole, label)
         return pair, [contributions]
     is_own = stored_buffers(iteration) <= {operand.buffer for operand in operands}
@@ -56,6 +56,16 @@ def part_iterations(
         return [whole], []
     check_accumulates(iteration, label)
     return [_init_of_part(whole, part, marking), with_fields(whole, init=None)], []
+
+
+def _combines(iteration: SparseIteration, places: Sequence[int], part: Part) -> bool:
+    """Whether stored rows compute contributions of their own: the rows are spatial, entries reduced."""
+    rows = part.layout.axes[0].dims
+    return (
+        part.format.combines
+        and any(iteration.kinds[place] == "R" for place in places)
+        and all(iteration.kinds[places[dim]] == "S" for dim in rows)
+    )
 
 
 def _part_iteration(
@@ -77,7 +87,9 @@ def _part_iteration(
     by_operand = {o.buffer: b.buffer for o, b in zip(operands, part.buffers)}
     is_reduced = any(iteration.kinds[place] == "R" for place in places)
     is_separate = (
-        part.format.combines if is_reduced else stored_buffers(iteration) <= set(by_operand)
+        _combines(iteration, places, part)
+        if is_reduced
+        else stored_buffers(iteration) <= set(by_operand)
     )
     loops = _order_loops(iteration, places, part, stored_vars, is_separate)
     coordinates = part.layout.to_tensor(stored_vars)

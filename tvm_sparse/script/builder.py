@@ -298,7 +298,7 @@ def _sparse_buffer(
     state: FunctionState, axes: Sequence[Axis], dtype: str, default: Any, what: str
 ) -> tuple[list[Axis], Expr]:
     chosen = list(axes) if isinstance(axes, list | tuple) else [axes]
-    if not chosen or not all(isinstance(a, Axis) for a in chosen):
+    if not all(isinstance(a, Axis) for a in chosen):
         raise SparseProgramError(f"{what}: expected one or more axes, found {axes!r}")
     derived = [a.name for a in chosen if isinstance(a, FusedAxis | AttachedAxis)]
     if derived:
@@ -383,10 +383,13 @@ class IterationScope:
 
 
 def sp_iter(axes: Sequence[Axis], kinds: str, name: str = "sp_iter") -> IterationScope:
-    """Iterate over the entries of ``axes``: ``with S.sp_iter([I, J], "SR", "name") as [i, j]:``."""
+    """Iterate over the entries of ``axes``: ``with S.sp_iter([I, J], "SR", "name") as [i, j]:``.
+
+    Without axes, the body runs once.
+    """
     state = FunctionState.current("sp_iter")
     chosen = list(axes) if isinstance(axes, list | tuple) else [axes]
-    if not chosen or not all(isinstance(a, Axis) for a in chosen):
+    if not all(isinstance(a, Axis) for a in chosen):
         raise SparseProgramError(f"S.sp_iter {name}: expected a list of axes, found {axes!r}")
     count = sum(len(a.members) if isinstance(a, FusedAxis) else 1 for a in chosen)
     if not isinstance(kinds, str) or len(kinds) != count or set(kinds) - set("SR"):

@@ -326,7 +326,7 @@ class _Rewriter(ast.NodeTransformer):
                 f"{name} = S.sparse_variable({plain[2]}, ({text[7]}, {text[8]}), "
                 f"({self._array(plain[3])}, {self._array(plain[4])}), {dtype!r}{flags})"
             )
-        scope, axes, default = plain[2], plain[3].split(","), text[4]
+        scope, axes, default = plain[2], list(filter(None, plain[3].split(","))), text[4]
         axes_text = f"({', '.join(axes)},)" if len(axes) == 1 else f"({', '.join(axes)})"
         if what == "match_sparse_buffer":
             return _statement(

@@ -10,9 +10,12 @@ from .keep_rolled import KeepRolled
 from .kernel_fusion import FuseKernels
 from .lower_sparse_buffer import LowerSparseBuffer
 from .lower_sparse_iteration import LowerSparseIteration
+from .mask_lanes import MaskLanes
 from .natural_arguments import AcceptNaturalArguments
 from .pipeline import PIPELINE_NAME, tvm_sparse_pipeline
 from .reduction_init import HoistReductionInit
+from .share_inner import ShareInner
+from .sum_lanes import SumLanes
 from .vector_tail import PeelVectorTail
 
 __all__ = [
@@ -29,8 +32,11 @@ __all__ = [
     "KeepRolled",
     "LowerSparseBuffer",
     "LowerSparseIteration",
+    "MaskLanes",
     "MergeOuterLoops",
     "PeelVectorTail",
+    "ShareInner",
     "SkipPaddingTests",
+    "SumLanes",
     "tvm_sparse_pipeline",
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import tvm_ffi
@@ -44,7 +45,6 @@ class Loop:
     loop_var: Var
     block_var: Var
     extent: Expr
-    domain: Expr
     kind: int
     prologue: Prologue
     #: Whether an entry of the loop is one at all; padding slots are not.
@@ -78,7 +78,7 @@ def assemble_blocks(
     start : Loop, optional
         A reduction loop whose first step alone initialises; later ones start from what is there.
     """
-    own_block = shares_result or _has_outer_condition(body, loops)
+    own_block = shares_result or _has_outer_condition(body, init, loops)
     segments = segment_loops(loops, own_block)
     reductions = [loop for loop in loops if loop.kind == REDUCE and loop is not start]
     first_reduction = reductions[0] if reductions else None
@@ -120,13 +120,13 @@ def _only_at_start(init: tirx.Stmt, start: Loop) -> tirx.Stmt:
     return tvm_ffi.structural_mutate(init, [(tirx.BufferStore, store)])
 
 
-def _has_outer_condition(body: tirx.Stmt, loops: list[Loop]) -> bool:
-    """Whether a body runs only under a condition on the loops before the first reduction."""
+def _has_outer_condition(body: tirx.Stmt, init: tirx.Stmt | None, loops: list[Loop]) -> bool:
+    """Whether all runs only under a condition on the loops before the first reduction."""
     kinds = [loop.kind for loop in loops]
     if REDUCE not in kinds:
         return False
     segments = [loops[: kinds.index(REDUCE)], loops[kinds.index(REDUCE) :]]
-    return bool(segments[0]) and bool(_outer_conditions(body, segments))
+    return bool(segments[0]) and bool(_outer_conditions(body, init, segments))
 
 
 def _take_conditions(
@@ -137,7 +137,7 @@ def _take_conditions(
     A block whose rows stick out of the result then does nothing for them, whatever a schedule adds to
     it: a copy of its result has no condition of its own.
     """
-    taken = _outer_conditions(body, segments)
+    taken = _outer_conditions(body, init, segments)
     if not taken:
         return body, init, None
 
@@ -156,15 +156,30 @@ def _take_conditions(
     return body, init, predicate
 
 
-def _outer_conditions(body: tirx.Stmt, segments: list[list[Loop]]) -> list[Expr]:
-    """Conditions around all of a body that depend on the loops of the outermost block alone."""
+def _outer_conditions(
+    body: tirx.Stmt, init: tirx.Stmt | None, segments: list[list[Loop]]
+) -> list[Expr]:
+    """Conditions around all of a body and its init that depend on the outermost block's loops alone.
+
+    One around the body alone is part of the program: the init runs all the same.
+    """
     inner = {loop.block_var for segment in segments[1:] for loop in segment}
     inner |= {b for segment in segments for loop in segment for b in loop.prologue.buffers}
+    of_init = None if init is None else _conditions_around(init)
+    return [
+        condition
+        for condition in _conditions_around(body)
+        if not variables_of(condition) & inner
+        and (of_init is None or any(map(partial(tvm_ffi.structural_equal, condition), of_init)))
+    ]
+
+
+def _conditions_around(stmt: tirx.Stmt) -> list[Expr]:
+    """Conditions under which all of a statement stands, outermost first."""
     found = []
-    while isinstance(body, tirx.IfThenElse) and body.else_case is None:
-        if not variables_of(body.condition) & inner:
-            found.append(body.condition)
-        body = body.then_case
+    while isinstance(stmt, tirx.IfThenElse) and stmt.else_case is None:
+        found.append(stmt.condition)
+        stmt = stmt.then_case
     return found
 
 
@@ -192,7 +207,7 @@ def _block_nest(
 ) -> tirx.Stmt:
     iter_vars = [
         IterVar(
-            Range.from_min_extent(tirx.const(0, str(lp.block_var.ty.dtype)), lp.domain),
+            Range.from_min_extent(tirx.const(0, str(lp.block_var.ty.dtype)), lp.extent),
             lp.block_var,
             lp.kind,
         )

@@ -19,6 +19,7 @@ from tvm.tirx import IterVar
 
 from ..ir.accumulation import is_accumulation
 from ._access import variables_of
+from ._blocks import buffers_stored
 
 __all__ = ["aliases_of", "give_init", "is_without_effect", "match_all"]
 
@@ -45,10 +46,11 @@ def give_init(body: tirx.Stmt) -> tuple[tirx.Stmt, dict[Var, Var]]:
 
     def block(node: SBlock, mutator) -> SBlock:
         if node.init is not None:
-            init = _through_aliases(node.init, aliases)
+            init = _through_aliases(node, aliases)
         else:
             stores = _accumulations(node)
-            init = _init(stores, _reduced(node), aliases) if stores else None
+            later = _reduced(node) | set(node.alloc_buffers)
+            init = _init(stores, later, aliases) if stores else None
         if init is None or init is node.init:
             return mutator.default_mutate(node)
         return SBlock(
@@ -101,15 +103,18 @@ def is_without_effect(init: tirx.Stmt, aliases: dict[Var, Var]) -> bool:
     )
 
 
-def _through_aliases(init: tirx.Stmt, aliases: dict[Var, Var]) -> tirx.Stmt:
-    """Let an init that starts from what its result holds read that by another name."""
-    stored: list[Var] = []
-    tvm_ffi.structural_walk(init, [(tirx.BufferStore, lambda store: stored.append(store.buffer))])
+def _through_aliases(block: SBlock, aliases: dict[Var, Var]) -> tirx.Stmt:
+    """Let an init that starts from what its result holds read that by another name.
+
+    What the init alone stores to, as searches do, is no result.
+    """
+    init = block.init
+    results = buffers_stored(init) & buffers_stored(block.body)
     names: dict[Var, Var] = {}
 
     def load(node: TensorLoad, mutator) -> Expr:
         indices = [mutator.mutate(index) for index in node.indices]
-        if node.source not in stored:
+        if node.source not in results:
             return tirx.BufferLoad(node.source, indices)
         name = names.setdefault(node.source, _another_name(node.source))
         return tirx.BufferLoad(name, indices)
@@ -121,13 +126,13 @@ def _through_aliases(init: tirx.Stmt, aliases: dict[Var, Var]) -> tirx.Stmt:
 
 def _accumulations(block: SBlock) -> list[_Guarded] | None:
     """The stores of a block that reduces, all of which accumulate; None where some do not."""
-    reduced = _reduced(block)
-    found = _guarded_stores(block.body) if reduced else None
+    reduced, own = _reduced(block), set(block.alloc_buffers)
+    found = _guarded_stores(block.body, own) if reduced else None
     if not found:
         return None
     for guarded in found:
         used = set().union(*map(variables_of, guarded.store.indices))
-        if used & reduced or not is_accumulation(guarded.store):
+        if used & (reduced | own) or not is_accumulation(guarded.store):
             return None
     buffers = [guarded.store.buffer for guarded in found]
     return found if len(set(buffers)) == len(buffers) else None
@@ -137,13 +142,18 @@ def _reduced(block: SBlock) -> set[Var]:
     return {iv.var for iv in block.iter_vars if iv.iter_type == IterVar.CommReduce}
 
 
-def _guarded_stores(stmt: tirx.Stmt, conditions: tuple[Expr, ...] = ()) -> list[_Guarded] | None:
+def _guarded_stores(
+    stmt: tirx.Stmt, own: set[Var], conditions: tuple[Expr, ...] = ()
+) -> list[_Guarded] | None:
+    """Stores to anything but the block's own scratch, which searches fill."""
+    if buffers_stored(stmt) <= own:
+        return []
     if isinstance(stmt, tirx.BufferStore):
         return [_Guarded(stmt, conditions)]
     if isinstance(stmt, tirx.IfThenElse) and stmt.else_case is None:
-        return _guarded_stores(stmt.then_case, (*conditions, stmt.condition))
+        return _guarded_stores(stmt.then_case, own, (*conditions, stmt.condition))
     if isinstance(stmt, tirx.SeqStmt):
-        parts = [_guarded_stores(part, conditions) for part in stmt.seq]
+        parts = [_guarded_stores(part, own, conditions) for part in stmt.seq]
         return (
             None
             if any(part is None for part in parts)
@@ -152,7 +162,8 @@ def _guarded_stores(stmt: tirx.Stmt, conditions: tuple[Expr, ...] = ()) -> list[
     return None
 
 
-def _init(stores: list[_Guarded], reduced: set[Var], aliases: dict[Var, Var]) -> tirx.Stmt:
+def _init(stores: list[_Guarded], later: set[Var], aliases: dict[Var, Var]) -> tirx.Stmt:
+    """Store what the results hold, under the conditions that use nothing which is known later."""
     parts = []
     for guarded in stores:
         store = guarded.store
@@ -161,7 +172,7 @@ def _init(stores: list[_Guarded], reduced: set[Var], aliases: dict[Var, Var]) ->
         before = tirx.BufferLoad(name, store.indices)
         part: tirx.Stmt = tirx.BufferStore(store.buffer, before, store.indices)
         terms = [term for condition in guarded.conditions for term in _conjuncts(condition)]
-        for term in reversed([t for t in terms if not variables_of(t) & reduced]):
+        for term in reversed([t for t in terms if not variables_of(t) & later]):
             part = tirx.IfThenElse(term, part, None)
         parts.append(part)
     return parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)

@@ -7,9 +7,6 @@ elements that the loop stores to, and copies those.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import tvm
 import tvm_ffi
 from tvm import tirx
@@ -17,7 +14,7 @@ from tvm.ir import Expr, TensorLoad
 from tvm.tirx import For
 
 from ._access import variables_of
-from ._tile_loops import reads_memory
+from ._store_nests import StoreNest, common_value, find_nest, same_element, with_body
 
 __all__ = ["HOLD", "HoldTile"]
 
@@ -98,50 +95,12 @@ def HoldTile() -> tvm.transform.Pass:
     return tvm.transform.Sequential([hold, tirx.transform.ConvertSSA()], name="tvm_sparse.HoldTile")
 
 
-@dataclass(frozen=True)
-class _Nest:
-    """One store in loops, outermost first, under conditions."""
-
-    loops: tuple[For, ...]
-    conditions: tuple[Expr, ...]
-    store: tirx.BufferStore
-
-    @property
-    def tile_loops(self) -> tuple[For, ...]:
-        """The loops that tell the stored elements apart."""
-        used = set().union(*map(variables_of, self.store.indices))
-        return tuple(loop for loop in self.loops if loop.loop_var in used)
-
-    def of_tile(self) -> _Nest:
-        """Return the nest that visits each stored element once.
-
-        Conditions on what is reduced, and on stored values, belong to the additions alone.
-        """
-        kept = self.tile_loops
-        reduced = {loop.loop_var for loop in self.loops} - {loop.loop_var for loop in kept}
-        conditions = [
-            condition
-            for condition in self.conditions
-            if not variables_of(condition) & reduced and not reads_memory(condition)
-        ]
-        return _Nest(kept, tuple(conditions), self.store)
-
-    def around(self, statement: tirx.Stmt) -> tirx.Stmt:
-        """Put the loops around a statement, each condition as far out as it can be."""
-        waiting = list(self.conditions)
-        for loop in reversed(self.loops):
-            inside = [c for c in waiting if loop.loop_var in variables_of(c)]
-            waiting = [c for c in waiting if loop.loop_var not in variables_of(c)]
-            statement = _with_body(loop, _under(inside, statement), loop.annotations)
-        return _under(waiting, statement)
-
-
 def _hold(loop: For, before: tirx.Stmt | None = None) -> tuple[tirx.Stmt, bool]:
     """Return what a loop becomes, and whether that replaces the statement before it too."""
     annotations = {key: value for key, value in loop.annotations.items() if key != HOLD}
-    nest = _find_nest(loop.body)
+    nest = find_nest(loop.body)
     if nest is None or not _can_hold(nest, loop):
-        return _with_body(loop, loop.body, annotations), False
+        return with_body(loop, loop.body, annotations), False
     tile, result = nest.of_tile(), nest.store.buffer
     size, place = 1, tirx.const(0, "int64")
     for inner in tile.loops:
@@ -156,60 +115,20 @@ def _hold(loop: For, before: tirx.Stmt | None = None) -> tuple[tirx.Stmt, bool]:
 
     value = tvm_ffi.structural_mutate(nest.store.value, [(TensorLoad, load)])
     element = list(nest.store.indices)
-    start = None if before is None else _common_value(before, tile)
+    start = None if before is None else common_value(before, tile)
     first = tirx.BufferLoad(result, element) if start is None else start
     statement = tirx.SeqStmt(
         [
             tirx.AllocBuffer(held),
             tile.around(tirx.BufferStore(held, first, [place])),
-            _with_body(loop, nest.around(tirx.BufferStore(held, value, [place])), annotations),
+            with_body(loop, nest.around(tirx.BufferStore(held, value, [place])), annotations),
             tile.around(tirx.BufferStore(result, tirx.BufferLoad(held, [place]), element)),
         ]
     )
     return statement, start is not None
 
 
-def _common_value(stmt: tirx.Stmt, tile: _Nest) -> Expr | None:
-    """Return the constant that a statement gives all elements of a tile, None if it does not."""
-    nest = _find_nest(stmt)
-    if nest is None or not isinstance(nest.store.value, tirx.FloatImm | tirx.IntImm):
-        return None
-    if not nest.store.buffer.same_as(tile.store.buffer) or len(nest.loops) != len(tile.loops):
-        return None
-    own = {mine.loop_var: theirs.loop_var for mine, theirs in zip(nest.loops, tile.loops)}
-
-    def renamed(expr: Expr) -> Expr:
-        return tvm_ffi.structural_map(expr, (tirx.Var, lambda var: own.get(var, var)))
-
-    same = all(
-        tvm_ffi.structural_equal(mine.extent, theirs.extent)
-        for mine, theirs in zip(nest.loops, tile.loops)
-    )
-    same &= _same_element([renamed(index) for index in nest.store.indices], tile.store.indices)
-    same &= all(
-        any(tvm_ffi.structural_equal(renamed(condition), other) for other in tile.conditions)
-        for condition in nest.conditions
-    )
-    return nest.store.value if same else None
-
-
-def _find_nest(stmt: tirx.Stmt) -> _Nest | None:
-    """Return a statement as a nest around one store, None where it is something else."""
-    loops: list[For] = []
-    conditions: list[Expr] = []
-    while not isinstance(stmt, tirx.BufferStore):
-        if isinstance(stmt, For):
-            loops.append(stmt)
-            stmt = stmt.body
-        elif isinstance(stmt, tirx.IfThenElse) and stmt.else_case is None:
-            conditions.append(stmt.condition)
-            stmt = stmt.then_case
-        else:
-            return None
-    return _Nest(tuple(loops), tuple(conditions), stmt)
-
-
-def _can_hold(nest: _Nest, loop: For) -> bool:
+def _can_hold(nest: StoreNest, loop: For) -> bool:
     store = nest.store
     inside = {inner.loop_var for inner in nest.loops}
     if loop.loop_var in set().union(*map(variables_of, store.indices)):
@@ -224,21 +143,7 @@ def _can_hold(nest: _Nest, loop: For) -> bool:
     loads: list[TensorLoad] = []
     tvm_ffi.structural_walk(store.value, (TensorLoad, loads.append))
     return all(
-        _same_element(load.indices, store.indices)
+        same_element(load.indices, store.indices)
         for load in loads
         if load.source.same_as(store.buffer)
     )
-
-
-def _same_element(left: Sequence[Expr], right: Sequence[Expr]) -> bool:
-    return all(tvm_ffi.structural_equal(a, b) for a, b in zip(left, right))
-
-
-def _under(conditions: Sequence[Expr], statement: tirx.Stmt) -> tirx.Stmt:
-    for condition in reversed(conditions):
-        statement = tirx.IfThenElse(condition, statement, None)
-    return statement
-
-
-def _with_body(loop: For, body: tirx.Stmt, annotations: dict) -> For:
-    return For(loop.loop_var, loop.min, loop.extent, loop.kind, body, annotations=annotations)

@@ -349,7 +349,6 @@ class _FunctionLowering:
             loop_var=Var(var.name, dtype),
             block_var=block_var,
             extent=extent.astype(dtype),
-            domain=stored.extent_bound.astype(dtype),
             kind=SPATIAL if kind == "S" else REDUCE,
             prologue=prologue,
         )
@@ -391,7 +390,6 @@ class _FunctionLowering:
             loop_var=Var("_".join(v.name for _, _, v in own), dtype),
             block_var=block_var,
             extent=(end if _is_zero(begin) else end - begin).astype(dtype),
-            domain=last.slots.astype(dtype),
             kind=SPATIAL if spatial else REDUCE,
             prologue=prologue,
             guards=guards,
@@ -434,7 +432,8 @@ class _FunctionLowering:
     def _init_fits_block(self, node: SparseIteration) -> bool:
         """Whether ``init`` can stand in the block of the first reduction iterator."""
         if START_MARK in node.annotations:
-            return True  # its spatial loops visit each place once in the first step
+            # Its spatial loops visit each place once in the first step, if that is a step of a loop.
+            return not _fuses_reductions(node)
         if _init_axes(node) is not None:
             return False
         if COVER_MARK in node.annotations:
@@ -520,6 +519,11 @@ def _init_axes(node: SparseIteration) -> dict[Var, Axis] | None:
             elif mixed:
                 own[var] = axis
     return own or None
+
+
+def _fuses_reductions(node: SparseIteration) -> bool:
+    """Whether a reduction is fused with other axes."""
+    return any(isinstance(axis, FusedAxis) and "R" in _kinds_of(node, axis) for axis in node.axes)
 
 
 def _kinds_of(node: SparseIteration, group: FusedAxis) -> str:

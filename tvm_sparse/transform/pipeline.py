@@ -19,8 +19,12 @@ from .horizontal_fusion import FuseRowLoops, MergeOuterLoops
 from .keep_rolled import KeepRolled
 from .kernel_fusion import FuseKernels
 from .lower_sparse_buffer import LowerSparseBuffer
+from .mask_lanes import MaskLanes
 from .natural_arguments import AcceptNaturalArguments
+from .partial_copies import RefusePartialCopies
 from .reduction_init import HoistReductionInit
+from .share_inner import ShareInner
+from .sum_lanes import SumLanes
 from .vector_tail import PeelVectorTail
 
 __all__ = ["PIPELINE_NAME", "tvm_sparse_pipeline"]
@@ -43,6 +47,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
     enabled = lambda name: bool(config.get(name, False))  # noqa: E731
     blocks = [
         LowerSparseBuffer(),
+        RefusePartialCopies(),
         MergeOuterLoops(),
         FuseKernels(),
         HoistReductionInit(),
@@ -66,9 +71,12 @@ def _passes(config) -> list[tvm.transform.Pass]:
     ]
     loops = [
         HoldTile(),
+        SumLanes(),
+        ShareInner(),
         SkipPaddingTests(),
         BalanceRows(),
         PeelVectorTail(),
+        MaskLanes(),
         AcceptNaturalArguments(),
         tirx.transform.FlattenBuffer(),
         tirx.transform.BF16ComputeLegalize(),

@@ -17,8 +17,10 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx import For, ForKind, IterVar
 
 from ._access import variables_of
+from ._blocks import buffers_stored
 from ._init_domain import InitDomain, init_domain, may_be_empty
 from .accumulations import aliases_of, is_without_effect
+from .partial_copies import copies_of
 
 __all__ = ["HoistReductionInit", "outermost_reduction_loop"]
 
@@ -72,6 +74,7 @@ class _Hoister:
             body = self.visit(node.body, [*loops, node])
             rebuilt = _with_body(node, node.loop_var, body)
             inits = self._waiting.pop(node.loop_var, [])
+            _check_copies(node, inits)
             return tirx.SeqStmt([*inits, rebuilt]) if inits else rebuilt
 
         def sequence(node: tirx.SeqStmt, _mutator) -> tirx.Stmt:
@@ -93,6 +96,25 @@ class _Hoister:
 
         handlers = [(For, loop), (tirx.SeqStmt, sequence), (SBlockRealize, realize)]
         return tvm_ffi.structural_mutate(stmt, handlers)
+
+
+def _check_copies(loop: For, inits: Sequence[tirx.Stmt]) -> None:
+    """Refuse a loop that copies what was initialised before it: where it is empty, nothing would."""
+    made = set().union(*map(buffers_stored, inits))
+    copied = next(((source, to) for source, to in copies_of(loop.body) if source in made), None)
+    if copied is not None and _any_may_be_empty(loop):
+        source, target = copied
+        raise ValueError(
+            f"loop {loop.loop_var.name}: {source.name} is copied to {target.name} inside of the reduction "
+            f"over it, which may be empty, so {target.name} would not be initialised; move the copy out of "
+            "the loop (reverse_compute_at)"
+        )
+
+
+def _any_may_be_empty(loop: For) -> bool:
+    loops = [loop]
+    tvm_ffi.structural_walk(loop.body, [(For, loops.append)])
+    return any(map(may_be_empty, loops))
 
 
 def outermost_reduction_loop(realize: SBlockRealize, loops: list[For]) -> For | None:

@@ -140,7 +140,7 @@ def _peel(loop: tirx.For, lanes: int, allocated: list[tirx.Buffer]) -> tirx.Stmt
             body = tvm_ffi.structural_map(body, (tirx.For, mask))
             if reads_memory(extent) and all(need is not None for need in needs):
                 # Rows differ: running with all lanes off costs less than a wrong guess whether any is on.
-                pieces.insert(0, (analyzer.simplify(tirx.all(*needs)), body))
+                pieces.insert(0, (analyzer.simplify(tirx.all(*needs)) if needs else None, body))
                 continue
         pieces.append((needed, body))
 

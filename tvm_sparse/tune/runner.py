@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,24 +64,36 @@ class SavedArguments:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def save(self, arguments: list[np.ndarray | int], outputs: list[int]) -> None:
-        """Write the arguments of a finished call; those at positions `outputs` are its results."""
+    def save(
+        self,
+        arguments: list[np.ndarray | int],
+        outputs: list[int],
+        slots: Mapping[int, np.ndarray] | None = None,
+    ) -> None:
+        """Write the arguments of a finished call; those at positions `outputs` are its results.
+
+        Of results that are packed, `slots` says by position where entries are; padding is not compared.
+        """
         arrays = {f"arg_{k}": _portable(value) for k, value in enumerate(arguments)}
+        arrays |= {f"slots_{k}": found for k, found in (slots or {}).items()}
         dtypes = [str(getattr(value, "dtype", "scalar")) for value in arguments]
         partial = self.path.with_suffix(".partial.npz")
         np.savez(partial, outputs=np.array(outputs, np.int64), dtypes=np.array(dtypes), **arrays)
         os.replace(partial, self.path)
 
-    def load(self) -> tuple[list[np.ndarray], list[int]]:
-        """Return the buffer arguments (scalars are bound in the kernel) and output positions."""
+    def load(self) -> tuple[list[np.ndarray], dict[int, np.ndarray | None]]:
+        """Return the buffer arguments, and which are outputs.
+
+        Scalars are bound in the kernel, so places are those among buffers. An output comes with the
+        slots to compare, None for all.
+        """
         with np.load(self.path) as stored:
             dtypes = [str(d) for d in stored["dtypes"]]
-            outputs = [int(k) for k in stored["outputs"]]
-            arrays = [
-                stored[f"arg_{k}"].view(_dtype(dtype))
-                for k, dtype in enumerate(dtypes)
-                if dtype != "scalar"
-            ]
+            buffers = [k for k, dtype in enumerate(dtypes) if dtype != "scalar"]
+            arrays = [stored[f"arg_{k}"].view(_dtype(dtypes[k])) for k in buffers]
+            outputs = {
+                buffers.index(k): stored.get(f"slots_{k}") for k in map(int, stored["outputs"])
+            }
         return arrays, outputs
 
 
@@ -149,8 +162,8 @@ def _check_and_time(path: str, options: MeasureOptions, module, device, config, 
     expected, outputs = SavedArguments(Path(path)).load()
     (arguments,) = repeated
     module[module.entry_name if hasattr(module, "entry_name") else "main"](*arguments)
-    for k in outputs:
-        if not same_result(arguments[k].numpy(), expected[k], options.rtol):
+    for k, slots in outputs.items():
+        if not same_result(arguments[k].numpy(), expected[k], options.rtol, slots):
             raise ValueError("the candidate's result differs from the untuned kernel's")
     costs = ms.runner.utils.run_evaluator_common(module, device, config, [arguments])
     return [float(np.median(costs))]
