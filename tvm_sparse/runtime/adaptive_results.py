@@ -159,7 +159,7 @@ class AdaptiveResultKernel(SparseResultKernel):
         choice = choices[0]
         while True:
             self._last = [choice, *choices[1:]]
-            variant = self._variant(choice.policy, choice.windows > 1)
+            variant = self._variant(choice.policy, choice.is_windowed)
             given = self._given(shared, choice)
             try:
                 return variant, given | variant._structure(known, given)
@@ -176,7 +176,7 @@ class AdaptiveResultKernel(SparseResultKernel):
                 f"{self.description['name']}: workspace_bytes: expected enough for {names} and rows of "
                 f"{work.length} places and up to {work.most} terms, found {limit}"
             )
-        ready = [own for own in found if (own.policy, own.windows > 1) in self._variants]
+        ready = [own for own in found if (own.policy, own.is_windowed) in self._variants]
         if ready:
             saved = ready[0].nanoseconds - found[0].nanoseconds
             if ready[0].nanoseconds < _WORTH_FACTOR * found[0].nanoseconds or saved < _WORTH_TIME:
@@ -202,11 +202,14 @@ class AdaptiveResultKernel(SparseResultKernel):
 
     def _given(self, shared: dict[str, Any], choice: Choice) -> dict[str, Any]:
         """Return what the phases need to know of a choice."""
-        given = {"room": choice.room, "windows": choice.windows, "width": choice.width}
+        sizes = {name: getattr(choice, name) for name in ("room", "parts", "windows", "width")}
+        rows = shared["work"].size * choice.parts
+        if choice.parts > 1:  # as many as tasks, of each of few rows
+            bounds = np.linspace(0, rows, choice.tasks + 1).astype(np.int64)
+            return shared | sizes | {"tasks": choice.tasks, "task_rows": bounds}
         if choice.tasks != shared["tasks"]:
-            rows = np.array([0, shared["work"].size], np.int64)
-            given |= {"tasks": 1, "task_rows": rows}
-        return shared | given
+            sizes |= {"tasks": 1, "task_rows": np.array([0, rows], np.int64)}
+        return shared | sizes
 
 
 def _scratch(policy: Policy) -> dict[str, dict]:

@@ -96,6 +96,8 @@ class Work:
         Places of a row.
     value_bytes : int
         Size of a value.
+    rows : int
+        How many rows there are.
     costs : Costs
         Constants.
     """
@@ -105,6 +107,7 @@ class Work:
     most: int
     length: int
     value_bytes: int
+    rows: int
     costs: Costs = COSTS
 
     @classmethod
@@ -114,7 +117,7 @@ class Work:
         sample = work[step // 2 :: step].astype(np.float64)
         seen = sample.sum()
         scale = work.sum() / seen if seen else work.size / max(1, sample.size)
-        return cls(sample, float(scale), int(work.max(initial=0)), length, value_bytes)
+        return cls(sample, float(scale), int(work.max(initial=0)), length, value_bytes, work.size)
 
     def distinct(self) -> np.ndarray:
         """Estimate the distinct entries of each row, as if places were random."""
