@@ -15,11 +15,11 @@ import scipy.sparse as sp
 
 from ..workspace.choice import Choice, choose, more_windows
 from ..workspace.costs import Work
-from ..workspace.policy import Policy
+from ..workspace.policy import Policy, Scratch
 from .executable import Executable
 from .sparse_results import ResultPlan, SparseResultKernel, WorkspaceFullError
 
-__all__ = ["AdaptiveResultKernel"]
+__all__ = ["AdaptiveResultKernel", "loaded_kernel"]
 
 #: From a policy and whether it takes windows to its phases and what they need.
 Build = Callable[[Policy, bool], tuple[Executable, dict]]
@@ -210,6 +210,37 @@ class AdaptiveResultKernel(SparseResultKernel):
         if choice.tasks != shared["tasks"]:
             sizes |= {"tasks": 1, "task_rows": np.array([0, rows], np.int64)}
         return shared | sizes
+
+
+def loaded_kernel(executable: Executable, description: dict) -> AdaptiveResultKernel:
+    """Return the kernel that was exported: it has one policy, and no other can be compiled."""
+
+    def build(policy: Policy, windowed: bool) -> tuple[Executable, dict]:
+        if windowed:
+            raise ValueError(
+                f"{description['name']}: workspace_bytes: expected enough for whole rows with "
+                f"workspace {policy.name!r}, the only one that this library holds; compile the program "
+                "to use less"
+            )
+        return executable, description
+
+    return AdaptiveResultKernel([_LoadedPolicy(description)], build, lambda chosen: executable)
+
+
+class _LoadedPolicy(Policy):
+    """What is known of the policy of a library: its memory, not how it works."""
+
+    def __init__(self, description: dict) -> None:
+        self.name, self.is_bounded = description["policy"], description["is_bounded"]
+        self.scratch = tuple(
+            Scratch(name, own["dtype"], own["size"], own["fill"])
+            for name, own in description["scratch"].items()
+        )
+
+    def insert(self, memory, place, value, combine):
+        raise NotImplementedError
+
+    count = drain = insert
 
 
 def _scratch(policy: Policy) -> dict[str, dict]:
