@@ -26,6 +26,8 @@ Build = Callable[[Policy, bool], tuple[Executable, dict]]
 
 #: A policy that is not compiled yet is chosen if it is so much faster, and saves so many nanoseconds.
 _WORTH_FACTOR, _WORTH_TIME = 1.25, 1e6
+#: How many calls a kernel remembers its choice for.
+_MOST_WEIGHED = 256
 
 
 class AdaptiveResultKernel(SparseResultKernel):
@@ -61,6 +63,8 @@ class AdaptiveResultKernel(SparseResultKernel):
             (policies[0].name, False): SparseResultKernel(self.executable, self.description)
         }
         self._last: list[Choice] = []
+        self._reason: Callable[[], str] = str
+        self._weighed: dict[tuple, list[Choice]] = {}
 
     def __call__(
         self,
@@ -129,7 +133,7 @@ class AdaptiveResultKernel(SparseResultKernel):
             names = ", ".join(self._policies)
             return f"workspace: one of {names}, chosen at each call; there was none yet"
         chosen, *others = self._last
-        lines = [f"workspace of the last call: {chosen}", self._reason]
+        lines = [f"workspace of the last call: {chosen}", self._reason()]
         return "\n".join([*lines, *(f"  instead of {other}" for other in others)])
 
     def export_library(self, path: Any, **options: Any) -> Any:
@@ -167,7 +171,16 @@ class AdaptiveResultKernel(SparseResultKernel):
                 choice = self._next(choice, choices, work)
 
     def _choices(self, work: Work, tasks: int, limit: int | None) -> list[Choice]:
-        self._reason = _describe(work, limit)
+        """Return the ways to run a call, best first; a call like one before is not weighed again."""
+        self._reason = lambda: _describe(work, limit)
+        key = work.rows, work.most, work.terms, work.length, tasks, limit, len(self._variants)
+        if key not in self._weighed:
+            if len(self._weighed) >= _MOST_WEIGHED:
+                self._weighed.clear()
+            self._weighed[key] = self._weigh(work, tasks, limit)
+        return self._weighed[key]
+
+    def _weigh(self, work: Work, tasks: int, limit: int | None) -> list[Choice]:
         candidates = [(policy, _scratch(policy)) for policy in self._policies.values()]
         found = choose(work, candidates, tasks, limit)
         if not found:
@@ -248,12 +261,11 @@ def _scratch(policy: Policy) -> dict[str, dict]:
 
 
 def _describe(work: Work, limit: int | None) -> str:
-    rows = round(work.scale * work.produced.size)
-    mean = work.produced.mean() if work.produced.size else 0.0
+    mean = work.terms / max(1, work.rows)
     bound = "" if limit is None else f"; at most {limit} bytes of scratch"
     return (
-        f"  for {rows} rows of {work.length} places, which produce {mean:.3g} terms each, {work.most} at "
-        f"most{bound}"
+        f"  for {work.rows} rows of {work.length} places, which produce {mean:.3g} terms each, "
+        f"{work.most} at most{bound}"
     )
 
 
