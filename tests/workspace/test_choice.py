@@ -98,13 +98,18 @@ def test_a_name_or_a_policy_overrides_the_choice():
 
 
 def test_exported_kernels_hold_the_policy_that_was_chosen(tmp_path):
-    a, b = sparse(30, 40, 100), sparse(40, 50, 100, seed=1)
-    kernel = by_rows("auto")
+    a, b = sparse(30, 40, 100), sparse(40, 500, 400, seed=1)
+    kernel = by_rows("dense")
     kernel(a=a, b=b)
     kernel.export_library(tmp_path / "product.so")
     loaded = tvm_sparse.load(tmp_path / "product.so")
     check(loaded(a=a, b=b), product(a, b))
     assert kernel.choices[0].policy in repr(loaded)
+    assert loaded(a=a, b=b, prune=True, sorted=False).nnz == product(a, b).nnz
+    with pytest.raises(ValueError, match="the only one that this library holds"):
+        loaded(a=a, b=b, workspace_bytes=900)
+    loaded.export_library(tmp_path / "copy.so")
+    check(tvm_sparse.load(tmp_path / "copy.so").plan(a=a, b=b)(a=a, b=b), product(a, b))
 
 
 class FlaggedRow(Policy):

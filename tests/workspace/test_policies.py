@@ -195,3 +195,29 @@ def test_the_last_of_repeated_entries_stays(policy):
     last = {(i, j): v for i, j, v in zip(row, column, value)}
     found = by_rows(policy, "A[i, kk] * B[kk, j]")(a=a, b=b).tocoo()
     assert {(i, j): v for i, j, v in zip(found.row, found.col, found.data)} == last
+
+
+@pytest.fixture
+def many_tasks(monkeypatch):
+    """Share any work between seven tasks."""
+    from tvm_sparse.runtime import sparse_results
+
+    monkeypatch.setattr(sparse_results, "_LEAST_WORK", 1)
+    monkeypatch.setattr(sparse_results, "get_num_threads", lambda: 7)
+
+
+def test_tasks_share_rows(policy, many_tasks):
+    a, b = sparse(50, 60, 500), sparse(60, 400, 900, seed=1)
+    check(by_rows(policy)(a=a, b=b), product(a, b))
+
+
+def test_tasks_share_the_places_of_one_row(policy, many_tasks):
+    a, b = sparse(50, 60, 300), sparse(60, 400, 500, seed=1)
+    kernel = by_outer_products(policy)
+    check(kernel(a=a.T.tocsr(), b=b), product(a, b))
+    known = kernel._bind((), {"a": a.T.tocsr(), "b": b})
+    shared = kernel._share(kernel._work(known))
+    parts = {"parts": 7, "windows": 2, "width": 20_000 // 14 + 1, "room": 1 << 14}
+    given = shared | parts | {"tasks": 7, "task_rows": np.arange(8)}
+    variant = kernel._variant(policy, True)
+    check(variant._fill(known, given | variant._structure(known, given)), product(a, b))

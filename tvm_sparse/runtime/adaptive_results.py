@@ -15,17 +15,19 @@ import scipy.sparse as sp
 
 from ..workspace.choice import Choice, choose, more_windows
 from ..workspace.costs import Work
-from ..workspace.policy import Policy
+from ..workspace.policy import Policy, Scratch
 from .executable import Executable
 from .sparse_results import ResultPlan, SparseResultKernel, WorkspaceFullError
 
-__all__ = ["AdaptiveResultKernel"]
+__all__ = ["AdaptiveResultKernel", "loaded_kernel"]
 
 #: From a policy and whether it takes windows to its phases and what they need.
 Build = Callable[[Policy, bool], tuple[Executable, dict]]
 
 #: A policy that is not compiled yet is chosen if it is so much faster, and saves so many nanoseconds.
 _WORTH_FACTOR, _WORTH_TIME = 1.25, 1e6
+#: How many calls a kernel remembers its choice for.
+_MOST_WEIGHED = 256
 
 
 class AdaptiveResultKernel(SparseResultKernel):
@@ -62,6 +64,8 @@ class AdaptiveResultKernel(SparseResultKernel):
         }
         self._last: list[Choice] = []
         self._unexplained: tuple[Work, int] | None = None
+        self._reason: Callable[[], str] = str
+        self._weighed: dict[tuple, list[Choice]] = {}
 
     def __call__(
         self,
@@ -143,7 +147,7 @@ class AdaptiveResultKernel(SparseResultKernel):
             names = ", ".join(self._policies)
             return f"workspace: one of {names}, chosen at each call; there was none yet"
         chosen, *others = choices
-        lines = [f"workspace of the last call: {chosen}", self._reason]
+        lines = [f"workspace of the last call: {chosen}", self._reason()]
         return "\n".join([*lines, *(f"  instead of {other}" for other in others)])
 
     def export_library(self, path: Any, **options: Any) -> Any:
@@ -182,14 +186,23 @@ class AdaptiveResultKernel(SparseResultKernel):
         self._unexplained = None
         while True:
             self._last = [choice, *choices[1:]]
-            variant = self._variant(choice.policy, choice.windows > 1)
+            variant = self._variant(choice.policy, choice.is_windowed)
             try:
                 return compute(variant, self._given(shared, choice))
             except WorkspaceFullError:
                 choice = self._next(choice, choices, work)
 
     def _choices(self, work: Work, tasks: int, limit: int | None) -> list[Choice]:
-        self._reason = _describe(work, limit)
+        """Return the ways to run a call, best first; a call like one before is not weighed again."""
+        self._reason = lambda: _describe(work, limit)
+        key = work.rows, work.most, work.terms, work.length, tasks, limit, len(self._variants)
+        if key not in self._weighed:
+            if len(self._weighed) >= _MOST_WEIGHED:
+                self._weighed.clear()
+            self._weighed[key] = self._weigh(work, tasks, limit)
+        return self._weighed[key]
+
+    def _weigh(self, work: Work, tasks: int, limit: int | None) -> list[Choice]:
         candidates = [(policy, _scratch(policy)) for policy in self._policies.values()]
         found = choose(work, candidates, tasks, limit)
         if not found:
@@ -198,7 +211,7 @@ class AdaptiveResultKernel(SparseResultKernel):
                 f"{self.description['name']}: workspace_bytes: expected enough for {names} and rows of "
                 f"{work.length} places and up to {work.most} terms, found {limit}"
             )
-        ready = [own for own in found if (own.policy, own.windows > 1) in self._variants]
+        ready = [own for own in found if (own.policy, own.is_windowed) in self._variants]
         if ready:
             saved = ready[0].nanoseconds - found[0].nanoseconds
             if ready[0].nanoseconds < _WORTH_FACTOR * found[0].nanoseconds or saved < _WORTH_TIME:
@@ -224,11 +237,45 @@ class AdaptiveResultKernel(SparseResultKernel):
 
     def _given(self, shared: dict[str, Any], choice: Choice) -> dict[str, Any]:
         """Return what the phases need to know of a choice."""
-        given = {"room": choice.room, "windows": choice.windows, "width": choice.width}
+        sizes = {name: getattr(choice, name) for name in ("room", "parts", "windows", "width")}
+        rows = shared["work"].size * choice.parts
+        if choice.parts > 1:  # as many as tasks, of each of few rows
+            bounds = np.linspace(0, rows, choice.tasks + 1).astype(np.int64)
+            return shared | sizes | {"tasks": choice.tasks, "task_rows": bounds}
         if choice.tasks != shared["tasks"]:
-            rows = np.array([0, shared["work"].size], np.int64)
-            given |= {"tasks": 1, "task_rows": rows}
-        return shared | given
+            sizes |= {"tasks": 1, "task_rows": np.array([0, rows], np.int64)}
+        return shared | sizes
+
+
+def loaded_kernel(executable: Executable, description: dict) -> AdaptiveResultKernel:
+    """Return the kernel that was exported: it has one policy, and no other can be compiled."""
+
+    def build(policy: Policy, windowed: bool) -> tuple[Executable, dict]:
+        if windowed:
+            raise ValueError(
+                f"{description['name']}: workspace_bytes: expected enough for whole rows with "
+                f"workspace {policy.name!r}, the only one that this library holds; compile the program "
+                "to use less"
+            )
+        return executable, description
+
+    return AdaptiveResultKernel([_LoadedPolicy(description)], build, lambda chosen: executable)
+
+
+class _LoadedPolicy(Policy):
+    """What is known of the policy of a library: its memory, not how it works."""
+
+    def __init__(self, description: dict) -> None:
+        self.name, self.is_bounded = description["policy"], description["is_bounded"]
+        self.scratch = tuple(
+            Scratch(name, own["dtype"], own["size"], own["fill"])
+            for name, own in description["scratch"].items()
+        )
+
+    def insert(self, memory, place, value, combine):
+        raise NotImplementedError
+
+    count = drain = insert
 
 
 def _scratch(policy: Policy) -> dict[str, dict]:
@@ -236,12 +283,11 @@ def _scratch(policy: Policy) -> dict[str, dict]:
 
 
 def _describe(work: Work, limit: int | None) -> str:
-    rows = round(work.scale * work.produced.size)
-    mean = work.produced.mean() if work.produced.size else 0.0
+    mean = work.terms / max(1, work.rows)
     bound = "" if limit is None else f"; at most {limit} bytes of scratch"
     return (
-        f"  for {rows} rows of {work.length} places, which produce {mean:.3g} terms each, {work.most} at "
-        f"most{bound}"
+        f"  for {work.rows} rows of {work.length} places, which produce {mean:.3g} terms each, "
+        f"{work.most} at most{bound}"
     )
 
 

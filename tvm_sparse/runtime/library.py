@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from .adaptive_results import loaded_kernel
 from .executable import Executable
 from .minimal import attach_launcher, check_target, open_library, read_metadata
 from .sparse_results import SparseResultKernel
@@ -39,4 +40,4 @@ def load(path: str | os.PathLike) -> Executable | SparseResultKernel:
     attach_launcher(module)
     executable = Executable(module, metadata, path=Path(path).resolve())
     result = metadata.get("result")
-    return executable if result is None else SparseResultKernel(executable, result)
+    return executable if result is None else loaded_kernel(executable, result)

@@ -120,7 +120,7 @@ class SparseResultKernel:
         values = np.empty(structure["result_nnz"], self.description["dtype"])
         result = {"result_indices": places, "result_values": values}
         self._run("fill", known | structure | result)
-        return self._matrix(known, structure["result_indptr"], places, values)
+        return self._matrix(known, _row_begins(structure), places, values)
 
     def plan(self, *args: Any, **kwargs: Any) -> ResultPlan:
         """Find the structure of the result, to compute it for several values.
@@ -166,7 +166,7 @@ class SparseResultKernel:
 
     def _structure(self, known: dict[str, Any], structure: dict[str, Any]) -> dict[str, Any]:
         """Count the entries of rows that are shared between tasks; return what ``fill`` needs."""
-        counts = np.empty_like(structure["work"])
+        counts = np.empty(structure["work"].size * structure.get("parts", 1), np.int64)
         self._run("count", known | structure | {"counts": counts})
         if self.description["is_bounded"] and counts.min(initial=0) < 0:
             raise WorkspaceFullError(f"workspace {self.description['policy']!r}: no room for a row")
@@ -295,7 +295,12 @@ class ResultPlan:
         can_refill = "refill" in kernel.description["phases"] and not first
         kernel._run("refill" if can_refill else "fill", known | self._structure | result)
         self._places = places
-        return kernel._matrix(known, self._structure["result_indptr"], places.copy(), values)
+        return kernel._matrix(known, _row_begins(self._structure), places.copy(), values)
+
+
+def _row_begins(structure: dict[str, Any]) -> np.ndarray:
+    """Return where each row begins: those of parts of a row are left out."""
+    return structure["result_indptr"][:: structure.get("parts", 1)]
 
 
 def _ready(value: Any) -> Any:

@@ -96,6 +96,10 @@ class Work:
         Places of a row.
     value_bytes : int
         Size of a value.
+    rows : int
+        How many rows there are.
+    terms : int
+        What all rows produce.
     costs : Costs
         Constants.
     """
@@ -105,6 +109,8 @@ class Work:
     most: int
     length: int
     value_bytes: int
+    rows: int
+    terms: int
     costs: Costs = COSTS
 
     @classmethod
@@ -113,8 +119,9 @@ class Work:
         step = max(1, work.size // _SAMPLE)
         sample = work[step // 2 :: step].astype(np.float64)
         seen = sample.sum()
-        scale = work.sum() / seen if seen else work.size / max(1, sample.size)
-        return cls(sample, float(scale), int(work.max(initial=0)), length, value_bytes)
+        scale = work.sum() / seen if seen else 1.0
+        most, terms = int(work.max(initial=0)), int(work.sum())
+        return cls(sample, float(scale), most, length, value_bytes, work.size, terms)
 
     def distinct(self) -> np.ndarray:
         """Estimate the distinct entries of each row, as if places were random."""

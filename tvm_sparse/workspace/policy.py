@@ -202,8 +202,6 @@ class Policy(ABC):
         Memory that each task has of its own.
     registers : tuple of str
         Local variables of a row, int64, that are 0 at its begin.
-    is_sorted : bool
-        Whether entries come out in order.
     combines_late : bool
         Whether it combines entries after all are in, by one operation.
     is_bounded : bool
@@ -214,7 +212,6 @@ class Policy(ABC):
     name: str
     scratch: tuple[Scratch, ...]
     registers: tuple[str, ...] = ()
-    is_sorted: bool = True
     combines_late: bool = False
     is_bounded: bool = False
 
@@ -269,7 +266,10 @@ class Policy(ABC):
     def drain(
         self, memory: Memories, row: Row, emit: Callable[[Expr, Expr], tirx.Stmt]
     ) -> tirx.Stmt:
-        """Give out every entry, by ``emit(place, value)``, and empty the workspace."""
+        """Give out every entry, by ``emit(place, value)``, and empty the workspace.
+
+        In order of places if ``row.is_ordered``; otherwise in any order.
+        """
 
     def insert_known(
         self, memory: Memories, place: Expr, value: Expr, combine: Combine | None

@@ -77,7 +77,8 @@ def work_function(producer: Producer) -> Generated:
 
 def count_function(producer: Producer, policy: Policy, windowed: bool = False) -> Generated:
     """Count the distinct entries of each row; ``windowed``: by windows of places."""
-    counts = declare_buffer([_product(producer.lengths)], "int64", "counts")
+    tasks = _Tasks(producer, policy, symbolic=True, windowed=windowed)
+    counts = declare_buffer([tasks.units], "int64", "counts")
     total = Local("distinct", "int64")
 
     def finish(memory, row, base):
@@ -85,13 +86,12 @@ def count_function(producer: Producer, policy: Policy, windowed: bool = False) -
         statements, held = policy.count(memory, row)
         return sequence(statements, total.set(total.value + held))
 
-    tasks = _Tasks(producer, policy, symbolic=True, windowed=windowed)
     body = tasks.run(
         before=lambda number: total.declare(0),
         finish=finish,
         after=lambda number: [tirx.BufferStore(counts, total.value, [number])],
     )
-    return Generated([Argument(counts, ("rows",), "output"), *tasks.arguments], body)
+    return Generated([Argument(counts, (tasks.shape,), "output"), *tasks.arguments], body)
 
 
 def fill_function(
@@ -101,8 +101,9 @@ def fill_function(
 
     ``index_dtype`` is that of a place in a row.
     """
+    tasks = _Tasks(producer, policy, symbolic=False, dtype=dtype, windowed=windowed)
     stored = Var("result_nnz", "int64")
-    indptr = declare_buffer([_product(producer.lengths) + 1], "int64", "result_indptr")
+    indptr = declare_buffer([tasks.units + 1], "int64", "result_indptr")
     indices = declare_buffer([stored], index_dtype, "result_indices")
     values = declare_buffer([stored], dtype, "result_values")
     slot = Local("slot", "int64")
@@ -117,12 +118,11 @@ def fill_function(
 
         return policy.drain(memory, row, emit)
 
-    tasks = _Tasks(producer, policy, symbolic=False, dtype=dtype, windowed=windowed)
     body = tasks.run(
         before=lambda number: slot.declare(tirx.BufferLoad(indptr, [number])), finish=finish
     )
     own = [
-        Argument(indptr, ("rows + 1",), "input"),
+        Argument(indptr, (f"{tasks.shape} + 1",), "input"),
         Argument(indices, ("result_nnz",), "output"),
         Argument(values, ("result_nnz",), "output"),
         Argument(stored, (), "scalar"),
@@ -226,8 +226,15 @@ class _Tasks:
     known : bool
         Whether the structure is known, so that values go to places that exist.
     windowed : bool
-        Whether the places of a row are cut into windows, which the workspace holds one after another:
-        the loops of a row run once for each.
+        Whether the places of a row are cut into parts, which tasks take like rows, and these into windows,
+        which the workspace holds one after another: the loops of a row run once for each.
+
+    Attributes
+    ----------
+    units : Expr
+        How many rows or parts of rows there are.
+    shape : str
+        The same as an expression of argument metadata.
     """
 
     def __init__(
@@ -240,8 +247,11 @@ class _Tasks:
         windowed: bool = False,
     ) -> None:
         self.producer, self.policy, self.symbolic, self.known = producer, policy, symbolic, known
+        self.parts = Var("parts", "int64") if windowed else None
         self.windows = Var("windows", "int64") if windowed else None
         self.width = Var("width", "int64") if windowed else _product(producer.spans)
+        self.units = _product(producer.lengths) * (self.parts if windowed else int64(1))
+        self.shape = "rows * parts" if windowed else "rows"
         self.count = Var("tasks", "int64")
         self.rows = declare_buffer([self.count + 1], "int64", "task_rows")
         self.work = declare_buffer([_product(producer.lengths)], "int64", "work")
@@ -254,7 +264,8 @@ class _Tasks:
             Argument(self.ordered, (), "scalar"),
         ]
         if windowed:
-            self.arguments += [Argument(var, (), "scalar") for var in (self.windows, self.width)]
+            sizes = self.parts, self.windows, self.width
+            self.arguments += [Argument(var, (), "scalar") for var in sizes]
         for own in policy.scratch:
             if symbolic and not own.symbolic:
                 continue
@@ -304,11 +315,16 @@ class _Tasks:
     def _row(self, number: Var, memory: dict, finish: Finish) -> tirx.Stmt:
         if self.windows is None:
             return self._window(number, memory, finish, int64(0))
-        return loop(
-            "window",
-            int64(0),
-            self.windows,
-            lambda window: self._window(number, memory, finish, window * self.width),
+        row, part = tirx.Var("whole_row", "int64"), tirx.Var("part", "int64")
+        first = part * self.windows
+
+        def window(index: Var) -> tirx.Stmt:
+            return self._window(row, memory, finish, (first + index) * self.width)
+
+        return sequence(
+            tirx.Bind(row, tirx.truncdiv(number, self.parts)),
+            tirx.Bind(part, tirx.truncmod(number, self.parts)),
+            loop("window", int64(0), self.windows, window),
         )
 
     def _window(self, number: Var, memory: dict, finish: Finish, base: Expr) -> tirx.Stmt:
