@@ -281,7 +281,7 @@ class _Writer:
                 is_below_root = own.index(loop.variable) == 1
                 attached = is_below_root and root != self.letters[own[0]].upper()
                 written = f"S.attach({axis}, {root})" if attached else axis
-            axes[loop.variable] = axis
+            axes[loop.variable] = written
             found.append(written)
         return found
 
