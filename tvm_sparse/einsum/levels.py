@@ -24,7 +24,7 @@ class Levels:
         For each level after the first: where the coordinates under each entry of the level before begin,
         and the coordinates.
     places : numpy.ndarray or None
-        For each entry, the place of its value in the source; None where they are the same.
+        For each entry, the place of its value in the source; None where they are the first in order.
     stored : numpy.ndarray or None
         Of a factor of one level alone: its coordinates.
     """

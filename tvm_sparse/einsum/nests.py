@@ -11,18 +11,30 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..workspace.detection import Detection, detect
 from .factors import Factor
 
-__all__ = ["Loop", "Nest", "best_nest"]
+__all__ = ["Estimate", "Loop", "Nest", "best_nest", "typical"]
 
 #: Above this many variables orders are not enumerated.
 MOST_VARIABLES = 8
 
+#: Up to this many entries and coordinates a product is planned as one of typical sizes is: a kernel that
+#: suits it better would take longer to compile than it saves.
+SMALL = 1 << 12
+_TYPICAL_SIZE, _TYPICAL_ENTRIES = 64, 512
+
 _WORKSPACE_BITS = 12  # places of a row that the drain of a workspace passes in one step
 _LARGE_ROW = 1 << 28
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Stands for the entries of a factor where their number alone counts."""
+
+    count: int
 
 
 @dataclass(frozen=True)
@@ -81,12 +93,28 @@ def best_nest(term: Sequence[Factor], result: Sequence[str], sizes: dict[str, in
     Nest or None
         None if there are too many variables to try.
     """
+    term, sizes = typical(term, sizes)
     variables = list(dict.fromkeys(v for factor in term for v in factor.variables))
     if len(variables) > MOST_VARIABLES:
         return None
     inner = [v for v in variables if v != result[0]]
     nests = (_nest(term, (result[0], *order), sizes) for order in itertools.permutations(inner))
     return min(nests, key=lambda nest: nest.steps + _assembly(nest, result, sizes))
+
+
+def typical(
+    term: Sequence[Factor], sizes: dict[str, int]
+) -> tuple[Sequence[Factor], dict[str, int]]:
+    """Return factors and sizes to plan with: those given, or for a small product typical ones."""
+    variables = {v for factor in term for v in factor.variables}
+    entries = sum(factor.count for factor in term if not factor.is_dense)
+    if entries > SMALL or any(sizes[v] > SMALL for v in variables):
+        return term, sizes
+    planned = []
+    for factor in term:
+        count = min(_TYPICAL_ENTRIES, _TYPICAL_SIZE ** len(factor.variables) // 2)
+        planned.append(factor if factor.is_dense else replace(factor, entries=Estimate(count)))
+    return planned, dict.fromkeys(variables, _TYPICAL_SIZE)
 
 
 def _assembly(nest: Nest, result: Sequence[str], sizes: dict[str, int]) -> float:

@@ -102,7 +102,7 @@ def normalize(problem: Problem) -> tuple[Problem, Restoration]:
         The same in fewer variables, and how coordinates of its result are turned back.
     """
     restoration = Restoration()
-    joined = _join_terms(problem, restoration)
+    joined = _join_terms(_fuse(problem, restoration), restoration)
     fused = _fuse(joined, restoration)
     return _compact_all(fused, restoration), restoration
 

@@ -34,8 +34,8 @@ class Call:
     fixed : dict of str to numpy.ndarray or int
         Index arrays and sizes.
     values : dict of str to tuple
-        For each array of values: number of its source, places in it or None for all in order, and for a
-        factor of one variable its coordinates and its size.
+        For each array of values: number of its source, places in it or None for the first in order, how
+        many, and for a factor of one variable its coordinates and its size.
     """
 
     fixed: dict[str, np.ndarray | int] = field(default_factory=dict)
@@ -44,8 +44,8 @@ class Call:
     def arguments(self, sources: Sequence[np.ndarray]) -> dict[str, np.ndarray | int]:
         """Return all arguments by name, values being taken from these sources."""
         found = dict(self.fixed)
-        for name, (source, places, stored, size) in self.values.items():
-            values = sources[source] if places is None else sources[source][places]
+        for name, (source, places, count, stored, size) in self.values.items():
+            values = sources[source][:count] if places is None else sources[source][places]
             if stored is not None:
                 spread = np.zeros(size, values.dtype)
                 spread[stored] = values
@@ -208,7 +208,7 @@ class _Writer:
 
     def _add_dense(self, name: str, factor: Factor) -> None:
         self._buffer(name, [self._all(v) for v in factor.variables], self.dtype)
-        self.call.values[name.lower()] = (factor.source, None, None, 0)
+        self.call.values[name.lower()] = (factor.source, None, None, None, 0)
 
     def _add_sparse(self, name: str, factor: Factor, nest: Nest, is_searched: bool) -> None:
         variables = [v for v in nest.order if v in factor.variables]
@@ -218,7 +218,8 @@ class _Writer:
             axes.append(self._compressed(name, variable, axes[-1], pointers, indices))
         self._buffer(name, axes, self.dtype)
         size = self.sizes[variables[0]]
-        self.call.values[name.lower()] = (factor.source, levels.places, levels.stored, size)
+        taken = factor.source, levels.places, factor.count, levels.stored, size
+        self.call.values[name.lower()] = taken
         if is_searched:
             self._buffer(f"{name}_stored", axes, "int8")
             self.call.fixed[f"{name.lower()}_stored"] = _presence(levels.stored, size, factor.count)

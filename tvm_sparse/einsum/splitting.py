@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .factors import Factor
-from .nests import best_nest
+from .nests import Estimate, best_nest, typical
 
 __all__ = ["Split", "choose_split"]
 
 #: Steps that an entry of a result between costs: it is counted, written, converted and read.
-_STORED = 8.0
+_STORED = 2.5
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,6 @@ class Split:
     first: int
     second: int
     result: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Estimate:
-    """Entries that are not there yet."""
-
-    count: int
 
 
 def choose_split(
@@ -53,6 +46,7 @@ def choose_split(
     """
     if len(term) < 3:
         return None
+    term, sizes = typical(term, sizes)
     whole = _whole(term, result, sizes)
     options = [option for option in _options(term, result, sizes) if option is not None]
     steps, split = min(options, key=lambda option: option[0], default=(math.inf, None))
@@ -75,7 +69,7 @@ def _options(term: Sequence[Factor], result: Sequence[str], sizes: dict[str, int
             continue
         span = math.prod(float(sizes[v]) for v in order)
         held = span * -math.expm1(-nest.entries / span) if span else 0.0
-        product = Factor(order, -1, _Estimate(max(1, int(held))))
+        product = Factor(order, -1, Estimate(max(1, int(held))))
         after = [product, *rest]
         following = _whole(after, result, sizes)
         if len(after) > 2:
