@@ -33,7 +33,11 @@ def describe(plan: EinsumPlan) -> str:
             lines += [
                 f"    {_factor_text(plan, factor, nest, k)}" for k, factor in enumerate(term)
             ]
-            lines.append(f"    {_workspace_text(step, nest)}")
+            if not step.is_dense:
+                lines.append(f"    {_workspace_text(step, nest)}")
+        if step.is_dense:
+            lines.append("  dense result, added to in place")
+            continue
         kernel = compiled(step.program.text, step.workspace).description
         lines.append(f"  workspace policy {kernel['policy']}; phases {', '.join(kernel['phases'])}")
     return "\n".join(lines)

@@ -88,13 +88,15 @@ class Restoration:
         return not self.parts and not self.tables
 
 
-def normalize(problem: Problem) -> tuple[Problem, Restoration]:
+def normalize(problem: Problem, is_dense: bool = False) -> tuple[Problem, Restoration]:
     """Bring a problem to normal form.
 
     Parameters
     ----------
     problem : Problem
         Products and their sum.
+    is_dense : bool
+        Whether the result is a dense array, whose variables keep all their coordinates.
 
     Returns
     -------
@@ -104,7 +106,7 @@ def normalize(problem: Problem) -> tuple[Problem, Restoration]:
     restoration = Restoration()
     joined = _join_terms(_fuse(problem, restoration), restoration)
     fused = _fuse(joined, restoration)
-    return _compact_all(fused, restoration), restoration
+    return _compact_all(fused, restoration, is_dense), restoration
 
 
 # --- join ------------------------------------------------------------------------------------------
@@ -238,8 +240,10 @@ def _fuse_factor(
 # --- compact ---------------------------------------------------------------------------------------
 
 
-def _compact_all(problem: Problem, restoration: Restoration) -> Problem:
+def _compact_all(problem: Problem, restoration: Restoration, is_dense: bool) -> Problem:
     for variable in problem.variables():
+        if is_dense and variable in problem.result:
+            continue
         entries = sum(f.count for f in problem.factors if variable in f.variables and not f.is_dense)
         least = max(_LEAST_SIZE, _SPARE * entries)
         problem, _ = _compact(problem, variable, restoration, least)

@@ -16,7 +16,7 @@ from .expression import parse
 from .factors import Factor, read_operand, read_sizes
 from .nests import MOST_VARIABLES, Nest, best_nest
 from .normal_form import Problem, Restoration, normalize
-from .program import Program, compiled, parsed, write_program
+from .program import Program, compiled, compiled_dense, parsed, write_program
 from .results import finish, result_order
 from .semiring import Arithmetic, arithmetic
 from .splitting import choose_split
@@ -33,29 +33,36 @@ class _Step:
     problem: Problem
     nests: list[Nest]
     restoration: Restoration
-    total: bool  # whether all values are added up, for a result without dimensions
+    is_dense: bool
+    is_total: bool  # whether all values are added up, for a result without dimensions
     entries: Entries | None = None
     known: ResultPlan | None = field(default=None, repr=False)
 
     def run(self, sources: Sequence[np.ndarray], arithmetic: Arithmetic, again: bool) -> np.ndarray:
         """Compute the values of the result; the first time, its structure too."""
-        kernel = compiled(self.program.text, self.workspace)
         arguments = self.program.call.arguments(sources)
+        if self.is_dense:
+            return self._run_dense(arguments, arithmetic)
+        kernel = compiled(self.program.text, self.workspace)
         if again:
             self.known = self.known or kernel.plan(**arguments)
-            values = self.known(**arguments).data
-        else:
-            found = kernel(**arguments)
-            self.entries, values = self._restored(found), found.data
-        if not self.total:
-            return values
-        add, zero = arithmetic.semiring.reduce, arithmetic.semiring.zero(values.dtype)
-        return np.array([add.reduce(values, initial=zero)], values.dtype)
+            return self.known(**arguments).data
+        found = kernel(**arguments)
+        self.entries = self._restored(found)
+        return found.data
 
-    def _restored(self, found: sp.csr_matrix | sp.coo_array) -> Entries | None:
+    def _run_dense(self, arguments: dict[str, Any], arithmetic: Arithmetic) -> np.ndarray:
+        shape = tuple(self.problem.sizes[v] for v in self.problem.result)
+        zero = arithmetic.semiring.zero(arithmetic.held)
+        result = np.full(shape, zero, arithmetic.held)
+        if result.size:
+            compiled_dense(self.program.text)(**arguments, result=result)
+        if self.is_total:
+            result = np.array([arithmetic.semiring.reduce.reduce(result, initial=zero)])
+        return result.reshape(-1)
+
+    def _restored(self, found: sp.csr_matrix | sp.coo_array) -> Entries:
         """The structure of a result over the original variables, sorted; places as values."""
-        if self.total:
-            return None
         places, result = np.arange(found.nnz), self.problem.result
         if len(result) == 2 and self.restoration.is_trivial:
             return RowEntries(found.indptr, found.indices, places, found.shape)
@@ -160,16 +167,18 @@ class EinsumPlan:
     def _solve_all(self) -> tuple[Entries | None, list[int]]:
         """Plan everything; return the structure of the result and the sources of its values."""
         if self._order:
-            factor = self._solve(self._terms, self._order)
+            factor = self._solve(self._terms, self._order, self._out == "dense")
             return factor.entries, [factor.source]
-        return None, [self._solve([term], ()).source for term in self._terms]
+        return None, [self._solve([term], (), True).source for term in self._terms]
 
-    def _solve(self, terms: Sequence[Sequence[Factor]], result: Sequence[str]) -> Factor:
+    def _solve(
+        self, terms: Sequence[Sequence[Factor]], result: Sequence[str], is_dense: bool = False
+    ) -> Factor:
         """Plan and run a sum of products; return it as a factor."""
         terms = [self._in_pairs(list(term), result) for term in terms]
         sizes = {v: self._size(v) for term in terms for f in term for v in f.variables}
         problem = Problem(tuple(map(tuple, terms)), tuple(result), sizes)
-        problem, restoration = normalize(problem)
+        problem, restoration = normalize(problem, is_dense)
         inner = problem if result else _with_rows(problem)
         nests = [best_nest(term, inner.result, inner.sizes) for term in inner.terms]
         if None in nests:
@@ -177,8 +186,10 @@ class EinsumPlan:
                 f"expression: expected at most {MOST_VARIABLES} letters in products that are not split in "
                 f"pairs, found {str(self.expression)!r}"
             )
-        program = write_program(inner.terms, nests, inner.result, inner.sizes, self._arithmetic)
-        step = _Step(program, self._workspace, inner, nests, restoration, not result)
+        program = write_program(
+            inner.terms, nests, inner.result, inner.sizes, self._arithmetic, is_dense
+        )
+        step = _Step(program, self._workspace, inner, nests, restoration, is_dense, not result)
         self._values.append(step.run(self._values, self._arithmetic, again=False))
         self._steps.append(step)
         if step.entries is not None:

@@ -11,16 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import IRModule
 
 from ..ir import SparseFunc
-from ..runtime.compile import compile
+from ..runtime.compile import compile, lower
+from ..runtime.executable import Executable
 from ..runtime.sparse_results import SparseResultKernel
 from .factors import Factor
 from .levels import store_levels
 from .nests import Nest
 from .semiring import Arithmetic
 
-__all__ = ["Call", "Program", "compiled", "parsed", "write_program"]
+__all__ = ["Call", "Program", "compiled", "compiled_dense", "parsed", "write_program"]
 
 _LETTERS = "ijklmnopqrstuvwxyzabcdefgh"
 
@@ -79,6 +83,7 @@ def write_program(
     result: Sequence[str],
     sizes: dict[str, int],
     arithmetic: Arithmetic,
+    is_dense: bool = False,
 ) -> Program:
     """Write the program of a sum of products.
 
@@ -94,8 +99,10 @@ def write_program(
         Of the variables.
     arithmetic : Arithmetic
         Operations and types.
+    is_dense : bool
+        Whether the result is a dense array, to which products are added in place.
     """
-    writer = _Writer(result, nests, sizes, arithmetic)
+    writer = _Writer(result, nests, sizes, arithmetic, is_dense)
     for number, (term, nest) in enumerate(zip(terms, nests)):
         writer.add_term(number, term, nest)
     return Program(writer.text(), writer.call, writer.letters)
@@ -115,6 +122,23 @@ def compiled(text: str, workspace: str) -> SparseResultKernel:
     return compile(parsed(text), workspace=workspace)
 
 
+@functools.lru_cache(maxsize=256)
+def compiled_dense(text: str) -> Executable:
+    """Return the kernel of a text with a dense result, compiled once; rows run in parallel."""
+    module = lower(parsed(text))
+    return compile(IRModule({name: _rows_in_parallel(func) for name, func in module.functions.items()}))
+
+
+def _rows_in_parallel(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Run outermost loops, each over the rows of the result, in parallel: rows share nothing."""
+
+    def parallel(loop: tirx.For, _mutator) -> tirx.For:
+        kind = tirx.ForKind.PARALLEL
+        return tirx.For(loop.loop_var, loop.min, loop.extent, kind, loop.body)
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, parallel)]))
+
+
 class _Writer:
     """Writes parameters, axes, buffers and iterations, and notes what arguments they take."""
 
@@ -124,7 +148,9 @@ class _Writer:
         nests: Sequence[Nest],
         sizes: dict[str, int],
         arithmetic: Arithmetic,
+        is_dense: bool,
     ) -> None:
+        self.is_dense = is_dense
         self.result, self.sizes, self.arithmetic = list(result), sizes, arithmetic
         order = dict.fromkeys([*result, *(v for nest in nests for v in nest.order)])
         self.letters = dict(zip(order, _LETTERS))
@@ -189,12 +215,19 @@ class _Writer:
         for variable in self.result[1:]:
             letter = self.letters[variable]
             size = self._scalar(f"n_{letter}", self.sizes[variable])
-            self._output(axes, f"Result_{letter.upper()}", size)
-        if len(axes) == 1:
+            if self.is_dense:
+                axes.append(self._all(variable))
+            else:
+                self._output(axes, f"Result_{letter.upper()}", size)
+        if self._has_one_place:
             self._output(axes, "Result_only", "1")
-        self.buffers.append(
-            f'Result = S.match_sparse_buffer(result, ({", ".join(axes)}), "{self.dtype}")'
-        )
+        axes = f"({', '.join(axes)},)"
+        self.buffers.append(f'Result = S.match_sparse_buffer(result, {axes}, "{self.dtype}")')
+
+    @property
+    def _has_one_place(self) -> bool:
+        """Whether a row of the result has one place alone: it has no second variable."""
+        return len(self.result) == 1 and not self.is_dense
 
     def _output(self, axes: list[str], name: str, size: str) -> None:
         self.axes.append(f'{name} = S.sparse_output({axes[-1]}, {size}, "{self._index_dtype}")')
@@ -257,7 +290,7 @@ class _Writer:
         for name, factor in zip(names[1:], term[1:]):
             right = self._read(name, factor, nest)
             value = self.arithmetic.semiring.multiply.format(a=value, b=right)
-        place = [self.letters[v] for v in self.result] + ["0"] * (len(self.result) == 1)
+        place = [self.letters[v] for v in self.result] + ["0"] * self._has_one_place
         store = f"Result[{', '.join(place)}]"
         total = self.arithmetic.semiring.add.format(a=store, b=value)
         self.iterations += [*lines, f"{indent}{store} = {total}"]

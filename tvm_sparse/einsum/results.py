@@ -49,7 +49,7 @@ def finish(
     Parameters
     ----------
     entries : Entries or None
-        Its structure in the order of levels; None for a number.
+        Its structure in the order of levels; None for a dense array or a number.
     values : numpy.ndarray
         Its values as the kernel held them.
     shape : tuple of int
@@ -67,27 +67,17 @@ def finish(
     """
     zero = arithmetic.semiring.zero(values.dtype)
     final = arithmetic.finished(values)
-    if entries is None:
-        return final[0]
+    if out == "dense" or not shape:
+        return final.reshape(shape)[()]
     if prune:
         kept = values != zero
         entries, final = Entries(entries.coordinates, values, entries.shape).take(kept), final[kept]
-    if out == "dense":
-        return _dense(entries, final, shape, arithmetic)
     index = np.int64 if wide or max([*shape, final.size]) >= 2**31 else np.int32
     if len(shape) != 2 or out == "coo":
         return _coordinates(entries, final, shape, index, as_array and len(shape) == 2)
     if out == "dcsr":
         return DCSR().pack(Entries(entries.coordinates, final, shape))
     return _compressed(entries, final, shape, index, out, as_array)
-
-
-def _dense(
-    entries: Entries, values: np.ndarray, shape: tuple[int, ...], arithmetic: Arithmetic
-) -> np.ndarray:
-    result = np.full(shape, arithmetic.semiring.zero(values.dtype), values.dtype)
-    result[entries.coordinates] = values
-    return result
 
 
 def _coordinates(
