@@ -137,6 +137,4 @@ def assert_sound(tensor) -> None:
         starts = tensor.indptr[1:-1]
         rises[starts[(starts > 0) & (starts < tensor.nnz)] - 1] = True
         assert rises.all()
-    assert all(
-        ((0 <= c) & (c < n)).all() for c, n in zip(tensor.tocoo().coords, tensor.shape)
-    )
+    assert all(((c >= 0) & (c < n)).all() for c, n in zip(tensor.tocoo().coords, tensor.shape))

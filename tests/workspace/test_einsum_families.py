@@ -125,7 +125,6 @@ def test_families(name):
     run()
 
 
-
 @functools.cache
 def matrices(dtype="float64"):
     """Two matrices whose product has rows without entries, cancelled entries and full ones."""

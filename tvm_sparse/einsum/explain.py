@@ -30,9 +30,7 @@ def describe(plan: EinsumPlan) -> str:
         for place, (term, nest) in enumerate(zip(inner.terms, step.nests)):
             order = ", ".join(names[v] for v in nest.order)
             lines.append(f"  term {place}: loops {order}; about {nest.steps:.3g} steps")
-            lines += [
-                f"    {_factor_text(plan, factor, nest, k)}" for k, factor in enumerate(term)
-            ]
+            lines += [f"    {_factor_text(plan, factor, nest, k)}" for k, factor in enumerate(term)]
             if not step.is_dense:
                 lines.append(f"    {_workspace_text(step, nest)}")
         if step.is_dense:

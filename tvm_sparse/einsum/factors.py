@@ -115,7 +115,11 @@ class Source:
             return array
         entries = as_entries(operand, len(self.shape), self.label)
         known = self.structure
-        if entries.shape != known.shape or entries.count != known.count or not _same(entries, known):
+        if (
+            entries.shape != known.shape
+            or entries.count != known.count
+            or not _same(entries, known)
+        ):
             raise ValueError(
                 f"{self.label}: expected the structure that was planned for, found another one; make a "
                 "new plan"

@@ -244,7 +244,9 @@ def _compact_all(problem: Problem, restoration: Restoration, is_dense: bool) -> 
     for variable in problem.variables():
         if is_dense and variable in problem.result:
             continue
-        entries = sum(f.count for f in problem.factors if variable in f.variables and not f.is_dense)
+        entries = sum(
+            f.count for f in problem.factors if variable in f.variables and not f.is_dense
+        )
         least = max(_LEAST_SIZE, _SPARE * entries)
         problem, _ = _compact(problem, variable, restoration, least)
     return problem

@@ -11,7 +11,8 @@ import scipy.sparse as sp
 
 from ..formats.entries import Entries, RowEntries
 from ..ir import SparseFunc
-from ..runtime.sparse_results import ResultPlan
+from ..runtime.sparse_results import ResultPlan, SparseResultKernel
+from .explain import describe
 from .expression import parse
 from .factors import Factor, read_operand, read_sizes
 from .nests import MOST_VARIABLES, Nest, best_nest
@@ -47,9 +48,21 @@ class _Step:
         if again:
             self.known = self.known or kernel.plan(**arguments)
             return self.known(**arguments).data
-        found = kernel(**arguments)
+        try:
+            found = kernel(**arguments)
+        except MemoryError as error:
+            raise ValueError(self._too_large(kernel)) from error
         self.entries = self._restored(found)
         return found.data
+
+    def _too_large(self, kernel: SparseResultKernel) -> str:
+        spans = {v: self.problem.sizes[v] for v in self.problem.result[1:]}
+        text = " x ".join(f"{span} ({v})" for v, span in spans.items())
+        policy = kernel.description["policy"]
+        return (
+            f"einsum: expected rows of the result that workspace {policy!r} can hold in memory, found "
+            f"rows of {text} places; choose another workspace, or another order of the result's letters"
+        )
 
     def _run_dense(self, arguments: dict[str, Any], arithmetic: Arithmetic) -> np.ndarray:
         shape = tuple(self.problem.sizes[v] for v in self.problem.result)
@@ -113,10 +126,8 @@ class EinsumPlan:
         self._terms = [[next(numbers) for _ in term] for term in self.expression.terms]
         self._wraps_arrays = _all_arrays(operands)
         self._wide = any(_has_wide_indices(factor) for factor in factors)
-        self._notes: list[str] = []
         self._entries, self._last = self._solve_all()
         self._first: list[np.ndarray] | None = self._values
-        self._operands = None
 
     def __call__(self, *operands: Any) -> Any:
         """Compute the result for operands of the planned structure.
@@ -146,6 +157,9 @@ class EinsumPlan:
     def functions(self) -> list[SparseFunc]:
         """The programs, in the order in which they run."""
         return [parsed(step.program.text) for step in self._steps]
+
+    def __str__(self) -> str:
+        return describe(self)
 
     def script(self) -> str:
         """Return the programs as TVMScript."""

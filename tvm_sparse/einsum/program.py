@@ -126,7 +126,9 @@ def compiled(text: str, workspace: str) -> SparseResultKernel:
 def compiled_dense(text: str) -> Executable:
     """Return the kernel of a text with a dense result, compiled once; rows run in parallel."""
     module = lower(parsed(text))
-    return compile(IRModule({name: _rows_in_parallel(func) for name, func in module.functions.items()}))
+    return compile(
+        IRModule({name: _rows_in_parallel(func) for name, func in module.functions.items()})
+    )
 
 
 def _rows_in_parallel(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -327,5 +329,3 @@ def _presence(stored: np.ndarray | None, size: int, count: int) -> np.ndarray:
     flags = np.zeros(size, np.int8)
     flags[stored] = 1
     return flags
-
-

@@ -108,5 +108,3 @@ def _compressed(
     matrix = kinds[out][as_array]((values, columns, pointers), shape=shape)
     matrix.has_sorted_indices = matrix.has_canonical_format = True
     return matrix
-
-
