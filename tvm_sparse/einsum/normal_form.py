@@ -25,6 +25,8 @@ __all__ = ["Problem", "Restoration", "normalize"]
 #: A variable is numbered anew if it has this many more coordinates than there are entries.
 _SPARE = 8
 _LEAST_SIZE = 1 << 12
+#: Up to this many coordinates for each entry they are numbered by a table instead of a search.
+_SPARE_TABLE = 64
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,9 @@ def _compact(
     if problem.sizes[variable] < least or variable in problem.kept:
         return problem, variable
     having = [factor for factor in problem.factors if variable in factor.variables]
-    table = np.unique(np.concatenate([factor.coordinates(variable) for factor in having]))
+    columns = [factor.coordinates(variable) for factor in having]
+    table, numbers = _numbered(columns, problem.sizes[variable])
+    number_of = {id(factor): own for factor, own in zip(having, numbers)}
     new = f"{variable}'"
     sizes = {**problem.sizes, new: table.size}
     restoration.tables[new] = table
@@ -269,19 +273,27 @@ def _compact(
     def renamed(factor: Factor) -> Factor:
         if variable not in factor.variables:
             return factor
-        columns = {
-            (new if v == variable else v): (
-                np.searchsorted(table, factor.coordinates(v))
-                if v == variable
-                else factor.coordinates(v)
-            )
-            for v in factor.variables
-        }
-        return factor.with_columns(columns, sizes)
+        columns = {v: factor.coordinates(v) for v in factor.variables}
+        own = number_of[id(factor)]
+        named = {(new if v == variable else v): columns[v] for v in columns}
+        return factor.with_columns({**named, new: own}, sizes)
 
     terms = tuple(tuple(renamed(factor) for factor in term) for term in problem.terms)
     result = tuple(new if v == variable else v for v in problem.result)
     return Problem(terms, result, sizes), new
+
+
+def _numbered(columns: Sequence[np.ndarray], size: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return the distinct coordinates in order, and for each column the places of its own among them."""
+    if size > _SPARE_TABLE * sum(own.size for own in columns):
+        table = np.unique(np.concatenate(columns))
+        return table, [np.searchsorted(table, own) for own in columns]
+    occurs = np.zeros(size, bool)
+    for own in columns:
+        occurs[own] = True
+    places = np.cumsum(occurs, dtype=np.int32 if size < 2**31 else np.int64)
+    places -= 1
+    return np.flatnonzero(occurs), [places[own] for own in columns]
 
 
 def _codes(
