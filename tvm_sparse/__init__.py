@@ -13,6 +13,7 @@ import tvm.script as _script  # noqa: E402 (versions are checked first)
 _script.register_dialect("sparse", "tvm_sparse.script")
 
 from . import formats, ir, schedules, transform  # noqa: E402
+from .einsum import einsum, einsum_plan  # noqa: E402
 from .errors import SparseProgramError  # noqa: E402
 from .runtime import Executable, compile, load  # noqa: E402
 from .schedule import SparseSchedule  # noqa: E402
@@ -24,6 +25,8 @@ __all__ = [
     "SparseProgramError",
     "SparseSchedule",
     "compile",
+    "einsum",
+    "einsum_plan",
     "formats",
     "ir",
     "load",

@@ -62,6 +62,8 @@ class FunctionState:
         #: Buffer variables by the handle parameter they were matched with.
         self.matched: dict[Var, Var] = {}
         self.iterations: list[IterationScope] = []
+        #: Attached axes by (axis, parent), so that others may be attached to them in turn.
+        self.attached: dict[tuple[Axis, Axis], AttachedAxis] = {}
         self.span: Span | None = None
         self.target_name: str | None = None
 
@@ -282,16 +284,17 @@ def fuse(*axes: Axis) -> Axis:
 
 def attach(axis: Axis, parent: Axis) -> Axis:
     """Iterate ``axis`` under the entry whose position is the coordinate of ``parent``."""
-    FunctionState.current("attach")
+    state = FunctionState.current("attach")
     if not isinstance(axis, Axis) or not isinstance(parent, Axis):
         raise SparseProgramError(f"S.attach: expected two axes, found {axis!r} and {parent!r}")
-    return AttachedAxis(
+    made = AttachedAxis(
         name=f"{axis.name}_{parent.name}",
         length=axis.length,
         dtype=axis.dtype,
         base=axis,
         parent=parent,
     )
+    return state.attached.setdefault((axis, parent), made)
 
 
 def _sparse_buffer(

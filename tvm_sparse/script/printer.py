@@ -197,7 +197,7 @@ class _Surrogate:
         if isinstance(axis, FusedAxis):
             return f"S.fuse({', '.join(self.names[m] for m in axis.members)})"
         if isinstance(axis, AttachedAxis):
-            return f"S.attach({self.names[axis.base]}, {self.names[axis.parent]})"
+            return f"S.attach({self.names[axis.base]}, {self._loop_axis(axis.parent)})"
         return self.names[axis]
 
 

@@ -128,7 +128,9 @@ def produce(func: SparseFunc, result: SparseBuffer) -> Producer:
     found = [_Iteration(stmt, result, marker, f"{label}: iteration {stmt.name}") for stmt in stmts]
     depth = min(len(result.axes) - 1, *(own.shared_levels() for own in found))
     lowered = flatten_function(lower_function(_with_marker(func, result, marker, found)))
-    nests = list(_as_loops(lowered).body.seq)[1:]  # the first fills what stands for the result
+    body = _as_loops(lowered).body
+    nests = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    nests = nests[-len(found) :]  # before these, one may fill what stands for the result
     rows = [
         RowLoops(*_inside(nest, depth), own.combine) for nest, own in zip(nests, found, strict=True)
     ]
