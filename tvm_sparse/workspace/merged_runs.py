@@ -120,59 +120,75 @@ def _merge_runs(memory: dict, row, is_last: bool) -> tirx.Stmt:
     has_no_room = end.value + _capacity(memory) > memory["run_places"].size
     is_due = tirx.const(True, "bool") if is_last else tirx.Or(is_close, has_no_room)
     condition = tirx.And(runs.value > 1, is_due)
-    return tirx.While(condition, _merge_last(memory, row, first, second))
+    return tirx.While(condition, _Merge(memory, row).statement(first, second))
 
 
-def _merge_last(memory: dict, row, first, second) -> tirx.Stmt:
-    """Merge the last two runs in place: the earlier one is set aside."""
-    kept, spare = _arrays(memory, "runs"), _arrays(memory, "spare")
-    left, right, to = (Local(name, "int64") for name in ("left", "right", "merged"))
-    size, end, runs = Local("left_size", "int64"), memory["end"], memory["runs"]
-    begin = tirx.Var("run_begin", "int64")
-    mine = spare[0][tirx.Min(left.value, tirx.Max(size.value - 1, int64(0)))]
-    other = kept[0][tirx.Min(right.value, end.value - 1)]
-    has_left, has_right = left.value < size.value, right.value < end.value
-    place_left, place_right = tirx.Var("place_left", "int64"), tirx.Var("place_right", "int64")
-    takes_left = tirx.And(has_left, tirx.Or(tirx.Not(has_right), place_left <= place_right))
-    is_same = tirx.And(tirx.And(has_left, has_right), place_left == place_right)
+class _Merge:
+    """A merge of the last two runs in place: the earlier one is set aside first."""
 
-    def copy(index):
-        return sequence([b.store(index, a[begin + index]) for a, b in zip(kept, spare)])
+    def __init__(self, memory: dict, row) -> None:
+        self.memory, self.combine = memory, row.combine
+        self.runs, self.aside = _arrays(memory, "runs"), _arrays(memory, "spare")
+        self.left, self.right = Local("left", "int64"), Local("right", "int64")
+        self.to, self.size = Local("merged", "int64"), Local("left_size", "int64")
 
-    both = [kept[0].store(to.value, place_left)]
-    if len(kept) > 1:
-        later = kept[1][right.value]
-        value = later if row.combine is None else row.combine(spare[1][left.value], later)
-        both.append(kept[1].store(to.value, value))
-    both += [left.set(left.value + 1), right.set(right.value + 1)]
-    from_left = [b.store(to.value, a[left.value]) for a, b in zip(spare, kept)]
-    from_right = [b.store(to.value, b[right.value]) for b in kept]
-    step = sequence(
-        tirx.Bind(place_left, mine),
-        tirx.Bind(place_right, other),
-        when(
-            is_same,
-            sequence(both),
-            when(
-                takes_left,
-                sequence(from_left, left.set(left.value + 1)),
-                sequence(from_right, right.set(right.value + 1)),
-            ),
-        ),
-        to.set(to.value + 1),
-    )
-    return sequence(
-        tirx.Bind(begin, first),
-        size.declare(second - begin),
-        loop("index", int64(0), size.value, copy),
-        left.declare(0),
-        right.declare(begin + size.value),
-        to.declare(begin),
-        tirx.While(tirx.Or(has_left, has_right), step),
-        end.set(to.value),
-        runs.set(runs.value - 1),
-        memory["begins"].store(runs.value, end.value),
-    )
+    def statement(self, first, second) -> tirx.Stmt:
+        """Return the merge of the runs that begin at two elements."""
+        begin, end, runs = tirx.Var("run_begin", "int64"), self.memory["end"], self.memory["runs"]
+
+        def copy(index):
+            return sequence(
+                [b.store(index, a[begin + index]) for a, b in zip(self.runs, self.aside)]
+            )
+
+        return sequence(
+            tirx.Bind(begin, first),
+            self.size.declare(second - begin),
+            loop("index", int64(0), self.size.value, copy),
+            self.left.declare(0),
+            self.right.declare(begin + self.size.value),
+            self.to.declare(begin),
+            self._step(),
+            end.set(self.to.value),
+            runs.set(runs.value - 1),
+            self.memory["begins"].store(runs.value, end.value),
+        )
+
+    def _step(self) -> tirx.Stmt:
+        """Return the loop that takes the smaller of two places, or both where they are the same."""
+        left, right, end = self.left.value, self.right.value, self.memory["end"].value
+        has_left, has_right = left < self.size.value, right < end
+        mine, other = tirx.Var("place_left", "int64"), tirx.Var("place_right", "int64")
+        is_same = tirx.And(tirx.And(has_left, has_right), mine == other)
+        takes_left = tirx.And(has_left, tirx.Or(tirx.Not(has_right), mine <= other))
+        last = tirx.Max(self.size.value - 1, int64(0))
+        body = sequence(
+            tirx.Bind(mine, self.aside[0][tirx.Min(left, last)]),
+            tirx.Bind(other, self.runs[0][tirx.Min(right, end - 1)]),
+            when(is_same, self._both(), when(takes_left, self._from_left(), self._from_right())),
+            self.to.set(self.to.value + 1),
+        )
+        return tirx.While(tirx.Or(has_left, has_right), body)
+
+    def _from_left(self) -> tirx.Stmt:
+        at, to = self.left.value, self.to.value
+        copied = [own.store(to, aside[at]) for own, aside in zip(self.runs, self.aside)]
+        return sequence(copied, self.left.set(at + 1))
+
+    def _from_right(self) -> tirx.Stmt:
+        at, to = self.right.value, self.to.value
+        return sequence([own.store(to, own[at]) for own in self.runs], self.right.set(at + 1))
+
+    def _both(self) -> tirx.Stmt:
+        """Combine what came earlier with what came later."""
+        left, right, to = self.left.value, self.right.value, self.to.value
+        stores = [self.runs[0].store(to, self.runs[0][right])]
+        for own, aside in zip(self.runs[1:], self.aside[1:]):
+            later = own[right]
+            stores.append(
+                own.store(to, self.combine(aside[left], later) if self.combine else later)
+            )
+        return sequence(stores, self.left.set(left + 1), self.right.set(right + 1))
 
 
 register_policy(MergedRuns())

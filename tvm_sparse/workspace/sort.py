@@ -55,7 +55,8 @@ def sort_keys(
     def compare(index: Expr) -> tirx.Stmt:
         return disorder.set(tirx.Or(disorder.value, keys[index - 1] > keys[index]))
 
-    by_digits = _radix_sort(keys, payloads, histogram, number.value, length, front)
+    radix = _RadixSort(keys, payloads, histogram, number.value, front)
+    by_digits = radix.statement(length)
     by_insertion = loop("next", int64(1), number.value, lambda i: _sink(keys, payloads, i))
     is_short = number.value <= _INSERTION_MOST
     return [
@@ -89,72 +90,85 @@ def _sink(keys: Memory, payloads: Sequence[Memory], index: Expr) -> tirx.Stmt:
     )
 
 
-def _radix_sort(
-    keys: Memory,
-    payloads: Sequence[Memory],
-    histogram: Memory,
-    count: Expr,
-    length: Expr,
-    front: Local,
-) -> tirx.Stmt:
-    """Sort by digits, lowest first; a digit that all keys share is left out."""
-    bits, passes, width = (Local(name, "int64") for name in ("bits", "passes", "width"))
-    back = Local("back", "int64")
-    widest = tirx.Select(count < _LONG_LEAST, int64(_SHORT_DIGIT), int64(_LONG_DIGIT))
-    number = tirx.Max(tirx.truncdiv(bits.value + widest - 1, widest), int64(1))
+class _RadixSort:
+    """A sort by digits, lowest first; a digit that all keys share is left out."""
 
-    def one_pass(index: Expr) -> tirx.Stmt:
+    def __init__(
+        self,
+        keys: Memory,
+        payloads: Sequence[Memory],
+        histogram: Memory,
+        count: Expr,
+        front: Local,
+    ) -> None:
+        self.keys, self.arrays, self.histogram = keys, [keys, *payloads], histogram
+        self.count, self.front = count, front
+        self.back, self.width = Local("back", "int64"), Local("width", "int64")
+
+    def statement(self, length: Expr) -> tirx.Stmt:
+        """Return the passes that keys below ``length`` take, by digits of equal width."""
+        bits, passes = Local("bits", "int64"), Local("passes", "int64")
+        is_short = self.count < _LONG_LEAST
+        widest = tirx.Select(is_short, int64(_SHORT_DIGIT), int64(_LONG_DIGIT))
+        number = tirx.truncdiv(bits.value + widest - 1, widest)
+        return sequence(
+            bits.declare(bit_length(length - 1)),
+            passes.declare(tirx.Max(number, int64(1))),
+            self.width.declare(tirx.truncdiv(bits.value + passes.value - 1, passes.value)),
+            self.back.declare(self.count),
+            loop("digit", int64(0), passes.value, self._pass),
+        )
+
+    def _pass(self, index: Expr) -> tirx.Stmt:
         shift = tirx.Var("shift", "int64")
-        mask = (int64(1) << width.value) - 1
+        values = int64(1) << self.width.value
+        clear = loop("value", int64(0), values, lambda v: self.histogram.store(v, int64(0)))
+        tally = loop("element", int64(0), self.count, lambda e: self._tally(e, shift))
+        is_shared = self.histogram[self._digit(int64(0), shift)] == self.count
+        return sequence(
+            tirx.Bind(shift, index * self.width.value),
+            clear,
+            tally,
+            when(tirx.Not(is_shared), self._scatter(shift, values)),
+        )
 
-        def digit(element: Expr) -> Expr:
-            return (keys[element] >> shift) & mask
+    def _digit(self, element: Expr, shift: Expr) -> Expr:
+        mask = (int64(1) << self.width.value) - 1
+        return (self.keys[self.front.value + element] >> shift) & mask
 
-        def tally(element: Expr) -> tirx.Stmt:
-            found = digit(front.value + element)
-            return histogram.store(found, histogram[found] + 1)
+    def _tally(self, element: Expr, shift: Expr) -> tirx.Stmt:
+        found = self._digit(element, shift)
+        return self.histogram.store(found, self.histogram[found] + 1)
 
+    def _scatter(self, shift: Expr, values: Expr) -> tirx.Stmt:
+        """Turn the histogram into begins, and move every element to its place in the other half."""
         total = Local("total", "int64")
 
         def begin(value: Expr) -> tirx.Stmt:
             own = tirx.Var("own", "int64")
             return sequence(
-                tirx.Bind(own, histogram[value]),
-                histogram.store(value, total.value),
+                tirx.Bind(own, self.histogram[value]),
+                self.histogram.store(value, total.value),
                 total.set(total.value + own),
             )
 
-        def move(element: Expr) -> tirx.Stmt:
-            found, to = tirx.Var("found", "int64"), tirx.Var("to", "int64")
-            at = front.value + element
-            return sequence(
-                tirx.Bind(found, digit(at)),
-                tirx.Bind(to, histogram[found]),
-                histogram.store(found, to + 1),
-                *(own.store(back.value + to, own[at]) for own in (keys, *payloads)),
-            )
-
-        moved = sequence(
-            total.declare(0),
-            loop("value", int64(0), mask + 1, begin),
-            loop("element", int64(0), count, move),
-            back.set(front.value),
-            front.set(tirx.Select(front.value == 0, count, int64(0))),
-        )
         return sequence(
-            tirx.Bind(shift, index * width.value),
-            loop("value", int64(0), mask + 1, lambda v: histogram.store(v, int64(0))),
-            loop("element", int64(0), count, tally),
-            when(histogram[digit(front.value)] != count, moved),
+            total.declare(0),
+            loop("value", int64(0), values, begin),
+            loop("element", int64(0), self.count, lambda e: self._move(e, shift)),
+            self.back.set(self.front.value),
+            self.front.set(tirx.Select(self.front.value == 0, self.count, int64(0))),
         )
 
-    return sequence(
-        bits.declare(bit_length(length - 1)),
-        passes.declare(number),
-        width.declare(tirx.truncdiv(bits.value + passes.value - 1, passes.value)),
-        back.declare(count),
-        loop("digit", int64(0), passes.value, one_pass),
-    )
+    def _move(self, element: Expr, shift: Expr) -> tirx.Stmt:
+        found, to = tirx.Var("found", "int64"), tirx.Var("to", "int64")
+        at = self.front.value + element
+        return sequence(
+            tirx.Bind(found, self._digit(element, shift)),
+            tirx.Bind(to, self.histogram[found]),
+            self.histogram.store(found, to + 1),
+            *(own.store(self.back.value + to, own[at]) for own in self.arrays),
+        )
 
 
 def each_distinct(
