@@ -204,7 +204,7 @@ class Band(Format):
     def layout(self, prefix, shape, index_dtype="int32"):
         build = LayoutBuilder(prefix, index_dtype)
         build.dense("I", shape[0], dims=[0])
-        build.dense("D", self.width, dims=[1])
+        build.dense("D", self.width, dims=[1], distinct=False)  # two of D may share a column
         return build.finish(lambda at: [at[0], at[0] + at[1] - self.half_width])
 
     def takes(self, entries):
