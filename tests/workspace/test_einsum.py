@@ -181,8 +181,11 @@ def test_plans_refuse_other_structures():
 
 def test_programs_are_printed_and_parse_back():
     a = sp.random_array((9, 9), density=0.3, rng=np.random.default_rng(0))
-    for expression, count in {"ij,jk->ik": 2, "ij,jk,ki->": 3, "ij+ij->ij": 2}.items():
-        plan = tvm_sparse.einsum_plan(expression, *[a] * count)
+    cases = [("ij,jk->ik", 2, "plus-times"), ("ij,jk,ki->", 3, "plus-times")]
+    # Not split in pairs: an axis is attached to one that is attached itself.
+    cases += [("ij+ij->ij", 2, "plus-times"), ("ij,jk,kl->il", 3, "max-times")]
+    for expression, count, semiring in cases:
+        plan = tvm_sparse.einsum_plan(expression, *[a] * count, semiring=semiring)
         for func in plan.functions:
             assert tvm_ffi.structural_equal(func, from_source(func.script()))
 
@@ -318,6 +321,18 @@ def test_options_that_are_refused(options, message):
     a = csr([[1, 0], [0, 1]])
     with pytest.raises((TypeError, ValueError), match=message):
         tvm_sparse.einsum("ij,jk->ik", a, a, **options)
+
+
+def test_rows_beyond_memory_are_refused_by_name():
+    rng = np.random.default_rng(0)
+    shape = 2000, 4_000_000
+    coordinates = [tuple(rng.integers(0, size, 80_000) for size in shape) for _ in range(3)]
+    a, b, c = (sp.coo_array((np.ones(80_000), own), shape=shape) for own in coordinates)
+    message = (
+        r"expected rows of the result that workspace 'dense' can hold in memory, found rows of"
+    )
+    with pytest.raises(ValueError, match=message):
+        tvm_sparse.einsum("ix,iy,iz->xyz", a, b, c, workspace="dense")
 
 
 def test_compressed_results_are_matrices():

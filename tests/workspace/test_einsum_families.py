@@ -153,6 +153,19 @@ def test_dense_results_hold_what_products_sum_to():
     assert np.isposinf(found[5]).all()
 
 
+def test_dense_truth_values_are_false_where_nothing_meets():
+    left, right = matrices()
+    expected = (left != 0).astype(int) @ (right != 0).astype(int) > 0
+    left, right = (m.astype(bool) for m in (left, right))
+    found = tvm_sparse.einsum("ik,kj->ij", left, right, out="dense")
+    assert found.dtype == bool and np.array_equal(found, expected.toarray())
+    nothing = sp.csr_array((30, 30), dtype=bool)
+    assert tvm_sparse.einsum("ij,ij->", nothing, nothing) == np.False_
+    stored = sp.csr_array((np.array([True, False]), ([0, 1], [0, 1])), shape=(2, 2))
+    assert tvm_sparse.einsum("ij->ij", stored).nnz == 2
+    assert tvm_sparse.einsum("ij->ij", stored, prune=True).nnz == 1
+
+
 SEMIRINGS = ["min-plus", "max-plus", "max-times", "min-times", "max-min", "min-max", "or-and"]
 
 

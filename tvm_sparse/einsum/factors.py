@@ -70,6 +70,12 @@ class Source:
     ----------
     label : str
         Names the operand in messages.
+    letters : str
+        One for each dimension.
+    dtype : numpy.dtype
+        Of its values as they came.
+    shape : tuple of int
+        Its sizes.
     structure : Entries or None
         What was read; None if it is dense.
     order : numpy.ndarray or None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -48,18 +50,19 @@ class _Step:
         if again:
             self.known = self.known or kernel.plan(**arguments)
             return self.known(**arguments).data
-        try:
-            found = kernel(**arguments)
-        except MemoryError as error:
-            raise ValueError(self._too_large(kernel)) from error
+        self._check_rows(kernel, arithmetic)
+        found = kernel(**arguments)
         self.entries = self._restored(found)
         return found.data
 
-    def _too_large(self, kernel: SparseResultKernel) -> str:
-        spans = {v: self.problem.sizes[v] for v in self.problem.result[1:]}
-        text = " x ".join(f"{span} ({v})" for v, span in spans.items())
-        policy = kernel.description["policy"]
-        return (
+    def _check_rows(self, kernel: SparseResultKernel, arithmetic: Arithmetic) -> None:
+        """Refuse rows for whose places a dense workspace has no memory, before anything is computed."""
+        policy, spans = kernel.description["policy"], self.problem.result[1:]
+        size = math.prod(self.problem.sizes[v] for v in spans) * arithmetic.held.itemsize
+        if policy != "dense" or size <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+            return
+        text = " x ".join(f"{self.problem.sizes[v]} ({v})" for v in spans)
+        raise ValueError(
             f"einsum: expected rows of the result that workspace {policy!r} can hold in memory, found "
             f"rows of {text} places; choose another workspace, or another order of the result's letters"
         )

@@ -36,7 +36,7 @@ class Semiring:
 
     def zero(self, dtype: np.dtype) -> Any:
         """Return the value that leaves every other one as it is in a sum, that of an absent entry."""
-        if self.reduce is np.add or dtype == np.bool_:
+        if self.reduce is np.add or self.name == "or-and":
             return dtype.type(0)
         sign = 1 if self.reduce is np.minimum else -1
         if dtype.kind == "f":
