@@ -177,7 +177,8 @@ class SparseResultKernel:
         """Cut the rows into one stretch of equal work for each thread."""
         before = np.zeros(work.size + 1, np.int64)
         np.cumsum(work + 1, out=before[1:])
-        tasks = max(1, min(get_num_threads(), int(before[-1]) // _LEAST_WORK))
+        shares = int(before[-1]) // _LEAST_WORK
+        tasks = min(get_num_threads(), shares) if shares > 1 else 1
         bounds = np.searchsorted(before, np.arange(1, tasks) * (before[-1] / tasks))
         rows = np.concatenate([[0], bounds, [work.size]]).astype(np.int64)
         return {
