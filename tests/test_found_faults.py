@@ -474,3 +474,45 @@ def f(x: T.handle, y: T.handle, indptr: T.handle, indices: T.handle, n: T.int32)
         {k: v for k, v in RAGGED.items() if k != "p"} | {"y": np.zeros(3)},
         {"n": 3},
     )
+
+
+FUSED_SUM = """
+@S.prim_func
+def f(indptr: T.handle, indices: T.handle, x: T.handle, y: T.handle):
+    I = S.dense_fixed({rows})
+    J = S.sparse_variable(I, (4, {stored}), (indptr, indices), "int32")
+    X = S.match_sparse_buffer(x, (I,), "float64")
+    Y = S.match_sparse_buffer(y, (I,), "float64")
+    T1 = S.alloc_sparse_buffer((I,), "{dtype}")
+    with S.sp_iter([S.fuse(I, J)], "SR", "sum") as [i, j]:
+        with T.init():
+            T1[i] = T.{dtype}(4)
+        for t in range({times}):
+            T1[i] = T1[i] + T.cast(X[i], "{dtype}")
+    with S.sp_iter([I], "S", "copy") as [i]:
+        Y[i] = T.cast(T1[i], "float64")
+"""
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+@pytest.mark.parametrize("times", [0, 2])
+def test_loops_of_no_steps_leave_nothing_that_later_passes_miss(rows, times):
+    """The search of a loop over nothing was dropped, and what read its result was not."""
+    stored = min(rows, 3)
+    check(
+        FUSED_SUM.format(rows=rows, stored=stored, times=times, dtype="float64"),
+        {
+            "indptr": np.minimum(np.arange(rows + 1), stored).astype("int32"),
+            "indices": np.arange(stored, dtype="int32"),
+            "x": np.arange(1.0, rows + 1),
+            "y": np.zeros(rows),
+        },
+    )
+
+
+def test_half_sums_that_no_result_holds_are_one_statement():
+    """The wide sum of a temporary needs no copy and no cast around the one iteration."""
+    text = FUSED_SUM.format(rows=3, stored=3, times=1, dtype="float16")
+    alone = text[: text.index('    with S.sp_iter([I], "S", "copy")')]
+    func = from_source(alone)
+    assert lower(func) is not None

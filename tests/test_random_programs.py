@@ -102,3 +102,43 @@ def test_compiled_programs_agree_with_the_interpreter(program):
 def test_printed_programs_parse_back_to_equal_ones(program):
     func = from_source(program.text)
     assert tvm_ffi.structural_equal(from_source(func.script()), func)
+
+
+NESTED_SEARCH = """
+@S.prim_func
+def program(indptr: T.handle, indices: T.handle, x: T.handle, z: T.handle, y: T.handle):
+    I = S.dense_fixed(3)
+    K = S.dense_fixed(3)
+    D = S.dense_fixed(1)
+    J = S.sparse_variable(D, (4, 3), (indptr, indices), "int32")
+    X = S.match_sparse_buffer(x, (D, J), "float64")
+    Z = S.match_sparse_buffer(z, (D, J), "float64")
+    T1 = S.alloc_sparse_buffer((I, K), "float64")
+    T2 = S.alloc_sparse_buffer((I, K), "float64")
+    Y = S.match_sparse_buffer(y, (I,), "float64")
+    with S.sp_iter([I, K, D], "SSR", "sum") as [i, k, d]:
+        with T.init():
+            T1[i, k] = T.float64(4)
+            T2[i, k] = T.float64(4)
+        if i < 2:
+            T1[i, k] = T1[i, k] * T.if_then_else(i < 2, Z[d, 0], T.float64(1))
+        v: T.int32 = T.cast(0, "int32")
+        if i < 2:
+            for t in range(2):
+                T2[i, k] = T.min(T2[i, k], X[d, 0] + X[v, v])
+    with S.sp_iter([I], "S", "copy") as [i]:
+        Y[i] = X[0, 0]
+"""
+
+
+def test_scheduled_reductions_around_nested_searches_compile():
+    """TVM's lowering of reductions over threads refused them, on CPUs too."""
+    arrays = {
+        "indptr": np.array([0, 3], "int32"),
+        "indices": np.array([0, 1, 3], "int32"),
+        "x": np.arange(3.0),
+        "z": np.arange(1.0, 4.0),
+        "y": np.zeros(3),
+    }
+    choices = [92, 132, 343, 251, 137, 10, 3, 242, 807, 615, 755, 313]
+    check(Program(NESTED_SEARCH, arrays, {}, ["y"], choices))

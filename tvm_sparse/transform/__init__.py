@@ -1,6 +1,7 @@
 """Passes: one a file, each an ordinary TVM pass over ``IRModule`` s."""
 
 from .balance import BalanceRows, Grain
+from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
 from .full_blocks import SkipPaddingTests
 from .hoist_index_loads import HoistIndexLoads
@@ -22,6 +23,7 @@ __all__ = [
     "PIPELINE_NAME",
     "AcceptNaturalArguments",
     "BalanceRows",
+    "DropEmptyLoops",
     "FitStack",
     "FuseKernels",
     "FuseRowLoops",

@@ -7,10 +7,12 @@ or not.
 from __future__ import annotations
 
 import tvm
+import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
 from .balance import BalanceRows
+from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
 from .full_blocks import SkipPaddingTests
 from .hoist_index_loads import HoistIndexLoads
@@ -43,6 +45,26 @@ def tvm_sparse_pipeline():
     return pipeline, finalize_host_passes, finalize_device_passes
 
 
+@tvm.transform.module_pass(opt_level=0, name="tvm_sparse.LowerThreadReductions")
+class _LowerThreadReductions:
+    """TVM's lowering of reductions over threads, for modules that have threads.
+
+    It looks at every reduction, and refuses nested blocks with memory of their own, as searches are.
+    """
+
+    def transform_module(self, module: tvm.IRModule, _context) -> tvm.IRModule:
+        bound: list[tirx.For] = []
+
+        def note(loop: tirx.For) -> None:
+            if loop.kind == tirx.ForKind.THREAD_BINDING:
+                bound.append(loop)
+
+        for func in module.functions.values():
+            if isinstance(func, tirx.PrimFunc):
+                tvm_ffi.structural_walk(func.body, (tirx.For, note))
+        return s_tir.transform.LowerCrossThreadReduction()(module) if bound else module
+
+
 def _passes(config) -> list[tvm.transform.Pass]:
     enabled = lambda name: bool(config.get(name, False))  # noqa: E731
     blocks = [
@@ -51,8 +73,9 @@ def _passes(config) -> list[tvm.transform.Pass]:
         MergeOuterLoops(),
         FuseKernels(),
         HoistReductionInit(),
+        DropEmptyLoops(),
         s_tir.transform.CanonicalizeLoop(),
-        s_tir.transform.LowerCrossThreadReduction(),
+        _LowerThreadReductions(),
         s_tir.transform.LowerInitBlock(),
         s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
         s_tir.transform.ConvertBlocksToOpaque(),

@@ -78,7 +78,8 @@ def promote_accumulators(func: SparseFunc, keep: Collection[Var] = ()) -> Sparse
         if roles[buffer.buffer] == "inout":
             copies.append(_copy_iteration(buffer, buffer.buffer, wide, f"{name}_copy"))
         casts.append(_copy_iteration(buffer, wide, buffer.buffer, f"{name}_cast"))
-    body = tirx.SeqStmt([*copies, _promote(func.body, sums), *casts])
+    promoted = _promote(func.body, sums)
+    body = tirx.SeqStmt([*copies, promoted, *casts]) if copies or casts else promoted
     return func.with_body(body, temporaries=temporaries)
 
 
