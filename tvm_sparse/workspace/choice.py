@@ -111,15 +111,16 @@ def choose(
 
     Examples
     --------
-    A million rows that produce four entries each, and one that produces a million.
+    A thousand rows of 8192 places that produce half as many entries, and one that produces a million in
+    many more.
 
     >>> import numpy as np
     >>> from tvm_sparse.workspace import Work, known_policies
     >>> def best(work):
     ...     found = [(own, {part.name: vars(part) for part in own.scratch}) for own in known_policies()]
     ...     return choose(work, found, tasks=2)[0].policy
-    >>> best(Work.of(np.full(1_000_000, 4), length=200_000, value_bytes=8))
-    'list'
+    >>> best(Work.of(np.full(1000, 4096), length=8192, value_bytes=8))
+    'dense'
     >>> best(Work.of(np.array([1_000_000]), length=1 << 40, value_bytes=8))
     'sort'
     """
