@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from ..formats import (
 from ..formats.bsr import find_blocks
 from ..formats.entries import Entries
 from ..runtime import Executable
+from ._types import result_dtype
 
 __all__ = ["FormatChoice", "candidate_formats", "choose_format"]
 
@@ -115,7 +116,7 @@ def choose_format(
     matrix: sp.spmatrix,
     features: int,
     *,
-    candidates: Mapping[str, Any] | None = None,
+    candidates: Mapping[str, Any] | Sequence[Any] | None = None,
     rounds: int = 9,
     target: Any = "llvm",
 ) -> FormatChoice:
@@ -124,8 +125,16 @@ def choose_format(
 
     matrix = sp.csr_matrix(matrix)
     dtype = str(matrix.dtype)
-    candidates = dict(candidates or candidate_formats(matrix, features, dtype))
-    dense = np.random.default_rng(0).standard_normal((matrix.shape[1], features)).astype(dtype)
+    if candidates is None:
+        candidates = candidate_formats(matrix, features, dtype)
+    elif not isinstance(candidates, Mapping):
+        candidates = {f"{number}: {fmt!r}": fmt for number, fmt in enumerate(candidates)}
+    candidates = dict(candidates)
+    if not candidates:
+        raise ValueError("candidates: expected one format or more, found none")
+    out_dtype = result_dtype(dtype, None, "choose_format")
+    dense = np.random.default_rng(0).standard_normal((matrix.shape[1], features))
+    dense = (2 * dense).astype(dtype)
     expected = reference(matrix, dense)
     operand = tvm.runtime.tensor(dense)  # aligned, so that all candidates see the same memory
     packed, kernels, calls = {}, {}, {}
@@ -135,7 +144,8 @@ def choose_format(
         packed[name] = fitted.pack(matrix)
         kernels[name] = build(dtype, features=features, formats=fitted, target=target)
         function = kernels[name]["spmm"]
-        result = tvm.runtime.tensor(np.full(expected.shape, np.nan, dtype))
+        filler = np.nan if np.dtype(out_dtype).kind == "f" else 77
+        result = tvm.runtime.tensor(np.full(expected.shape, filler, out_dtype))
         arguments = function.arguments(a=packed[name], b=operand, c=result)
         calls[name] = lambda function=function, arguments=arguments: function(*arguments)
         calls[name]()

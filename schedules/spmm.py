@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -145,7 +145,7 @@ def choose_format(
     matrix: sp.spmatrix,
     features: int,
     *,
-    candidates: Mapping[str, Any] | None = None,
+    candidates: Mapping[str, Any] | Sequence[Any] | None = None,
     rounds: int = 9,
     target: Any = "llvm",
 ) -> FormatChoice:
@@ -161,8 +161,8 @@ def choose_format(
         Its values tell the dtype.
     features : int
         Feature width; the kernels are compiled for it.
-    candidates : dict of str to Format or Composition, optional
-        What to try; by default :func:`candidate_formats`.
+    candidates : dict or sequence of Format or Composition, optional
+        What to try, by name; by default :func:`candidate_formats`.
     rounds : int
         Turns in which candidates are timed, one after another.
     target : str, dict or tvm.target.Target

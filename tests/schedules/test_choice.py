@@ -74,3 +74,18 @@ def test_a_candidate_with_a_wrong_result_is_refused():
     matrix = sp.random(30, 40, 0.2, "csr", dtype="f4", random_state=1)
     with pytest.raises(RuntimeError, match="wrong result with mine"):
         schedules.spmm.choose_format(matrix, 8, candidates={"mine": Wrong(), "other": RowList()})
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "bool"])
+def test_integers_have_a_choice_too(dtype):
+    matrix = sp.random(40, 30, 0.2, "csr", random_state=1)
+    matrix.data[:] = 1
+    choice = schedules.spmm.choose_format(matrix.astype(dtype), 4, candidates=[CSR()], rounds=1)
+    dense = np.ones((30, 4), dtype)
+    found = choice.kernel(a=choice.packed, b=dense)
+    np.testing.assert_array_equal(found, matrix.toarray() @ np.ones((30, 4)))
+
+
+def test_no_candidates_are_refused():
+    with pytest.raises(ValueError, match="candidates: expected one format or more, found none"):
+        schedules.spmm.choose_format(sp.eye(3, format="csr"), 4, candidates={})
