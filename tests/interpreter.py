@@ -20,6 +20,7 @@ from tvm_sparse.ir import (
     Axis,
     DenseFixedAxis,
     FusedAxis,
+    MergedAxis,
     SparseBuffer,
     SparseFunc,
     SparseIteration,
@@ -57,8 +58,10 @@ class _Entry:
 
     axis: Axis
     coordinate: int
-    position: int
+    position: int | None
     parent: int | None
+    #: Entries of the axes that were merged, where they store the coordinate.
+    members: tuple[_Entry, ...] = ()
 
 
 class _Interpreter:
@@ -96,6 +99,8 @@ class _Interpreter:
 
     def slots_of(self, axis: Axis, parent: int | None) -> range:
         """Stored positions of ``axis`` under the parent entry at position ``parent``."""
+        if parent is _ABSENT:
+            return range(0)
         if axis.kind == "dense_fixed":
             return range(self.number(axis.length))
         if axis.kind == "sparse_fixed":
@@ -120,7 +125,10 @@ class _Interpreter:
         """Position of the entry in scope that owns ``axis``; of an attached axis, a coordinate."""
         if axis.parent_axis is None:
             return None
-        owner = next(e for e in reversed(self.entries.values()) if e.axis == axis.parent_axis)
+        entries = [own for e in reversed(self.entries.values()) for own in (e, *e.members)]
+        owner = next((e for e in entries if e.axis == axis.parent_axis), None)
+        if owner is None:
+            return _ABSENT
         return owner.coordinate if isinstance(axis, AttachedAxis) else owner.position
 
     def position_in(self, buffer: SparseBuffer, indices: list[Expr]) -> int | None:
@@ -129,8 +137,9 @@ class _Interpreter:
         places: list[int] = []
         for axis, index in zip(buffer.axes, indices):
             parent = positions[axis.parent_axis] if axis.parent_axis is not None else None
-            own = self.entries.get(index) if isinstance(index, Var) else None
-            if own is not None and _stored(own.axis) == axis and own.parent == parent:
+            entry = self.entries.get(index) if isinstance(index, Var) else None
+            own = next((e for e in _all(entry) if _stored(e.axis) == axis), None)
+            if own is not None and own.parent == parent:
                 positions[axis] = own.position
                 places.append(own.position)
                 continue
@@ -225,13 +234,27 @@ class _Interpreter:
         if len(members) > 1:
             rest = [*((m, [v]) for m, v in zip(members[1:], variables[1:])), *rest]
             axis, variables = members[0], variables[:1]
-        stored = _stored(axis)
-        for entry in self.entries_of(stored, self.parent_position(axis)):
-            visited = _Entry(axis, entry.coordinate, entry.position, entry.parent)
+        for visited in self.visits(axis):
             self.entries.pop(variables[0], None)
             self.entries[variables[0]] = visited
             self.each(rest, action)
         self.entries.pop(variables[0], None)
+
+    def visits(self, axis: Axis) -> Iterator[_Entry]:
+        """What a loop over ``axis`` visits."""
+        if isinstance(axis, MergedAxis):
+            yield from self.merged_visits(axis)
+            return
+        for entry in self.entries_of(_stored(axis), self.parent_position(axis)):
+            yield _Entry(axis, entry.coordinate, entry.position, entry.parent)
+
+    def merged_visits(self, axis: MergedAxis) -> Iterator[_Entry]:
+        """The coordinates of a union or intersection, with the members that store each."""
+        walked = [{e.coordinate: e for e in self.visits(member)} for member in axis.members]
+        combine = set.union if axis.kind == "union" else set.intersection
+        for coordinate in sorted(combine(*map(set, walked))):
+            members = tuple(own[coordinate] for own in walked if coordinate in own)
+            yield _Entry(axis, coordinate, None, None, members)
 
     # --- expressions ---------------------------------------------------------------------------
 
@@ -275,6 +298,15 @@ class _Interpreter:
         shape = [int(self.number(s)) for s in expr.source.ty.shape]
         where = tuple(int(self.number(i)) for i in expr.indices)
         return self.memory[expr.source].reshape(shape)[where].item()
+
+
+#: Stands for the position of an entry that is not stored.
+_ABSENT = -1
+
+
+def _all(entry: _Entry | None) -> tuple[_Entry, ...]:
+    """An entry and those that were merged into it."""
+    return () if entry is None else (entry, *entry.members)
 
 
 def _stored(axis: Axis) -> Axis:

@@ -6,9 +6,13 @@ from .axis import (
     DenseFixedAxis,
     DenseVariableAxis,
     FusedAxis,
+    IntersectionAxis,
+    MergedAxis,
     SparseFixedAxis,
     SparseOutputAxis,
     SparseVariableAxis,
+    UnionAxis,
+    stored_axis,
 )
 from .buffer import SparseBuffer
 from .function import SparseFunc
@@ -21,11 +25,15 @@ __all__ = [
     "DenseFixedAxis",
     "DenseVariableAxis",
     "FusedAxis",
+    "IntersectionAxis",
+    "MergedAxis",
     "SparseBuffer",
     "SparseFixedAxis",
     "SparseFunc",
     "SparseIteration",
     "SparseOutputAxis",
     "SparseVariableAxis",
+    "UnionAxis",
+    "stored_axis",
     "verify",
 ]

@@ -18,9 +18,13 @@ __all__ = [
     "DenseFixedAxis",
     "DenseVariableAxis",
     "FusedAxis",
+    "IntersectionAxis",
+    "MergedAxis",
     "SparseFixedAxis",
     "SparseOutputAxis",
     "SparseVariableAxis",
+    "UnionAxis",
+    "stored_axis",
 ]
 
 
@@ -53,6 +57,11 @@ class Axis(Object):
     def parent_axis(self) -> Axis | None:
         """The axis whose entries own this axis' entries, ``None`` for a root."""
         return getattr(self, "parent", None)
+
+    @property
+    def owners(self) -> list[Axis]:
+        """The axes that must be iterated outside of this one."""
+        return [] if self.parent_axis is None else [self.parent_axis]
 
     @property
     def slots(self) -> Expr:
@@ -197,6 +206,49 @@ class AttachedAxis(Axis):
     @property
     def slots(self) -> Expr:
         return self.base.slots
+
+
+@py_class("tvm_sparse.MergedAxis", structural_eq="dag", frozen=True)
+class MergedAxis(Axis):
+    """One loop over several sorted axes side by side; its iterator is the coordinate they share."""
+
+    members: list[Axis]
+
+    @property
+    def owners(self) -> list[Axis]:
+        return [owner for member in self.members for owner in member.owners]
+
+
+@py_class("tvm_sparse.UnionAxis", structural_eq="dag", frozen=True)
+class UnionAxis(MergedAxis):
+    """Every coordinate that a member stores, in order; the others read their default there."""
+
+    kind = "union"
+
+    @property
+    def slots(self) -> Expr:
+        """Upper bound of the number of entries, over all parent entries."""
+        total = self.members[0].slots.astype("int64")
+        for member in self.members[1:]:
+            total = total + member.slots.astype("int64")
+        return total
+
+
+@py_class("tvm_sparse.IntersectionAxis", structural_eq="dag", frozen=True)
+class IntersectionAxis(MergedAxis):
+    """Every coordinate that all members store, in order."""
+
+    kind = "intersect"
+
+    @property
+    def slots(self) -> Expr:
+        """Upper bound of the number of entries, over all parent entries."""
+        return self.members[0].slots
+
+
+def stored_axis(axis: Axis) -> Axis:
+    """Return the axis whose entries a loop visits: the base of an attached one."""
+    return axis.base if isinstance(axis, AttachedAxis) else axis
 
 
 def multiply_sizes(left: Expr, right: Expr) -> Expr:

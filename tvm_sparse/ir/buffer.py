@@ -64,13 +64,8 @@ class SparseBuffer(Object):
 
 
 def ancestors(axis: Axis) -> list[Axis]:
-    """Return the parents of an axis, nearest first."""
-    chain = []
-    parent = axis.parent_axis
-    while parent is not None:
-        chain.append(parent)
-        parent = parent.parent_axis
-    return chain
+    """Return the parents of an axis, nearest first; of a merged axis, those of its members."""
+    return [found for owner in axis.owners for found in (owner, *ancestors(owner))]
 
 
 def storage_sizes(axis: Axis) -> list[Expr]:

@@ -13,7 +13,7 @@ from tvm import tirx
 from tvm.ir import Expr, Span, TensorLoad, Var
 
 from ..errors import SparseProgramError, describe_span
-from .axis import AttachedAxis, Axis, DenseFixedAxis, FusedAxis
+from .axis import AttachedAxis, Axis, DenseFixedAxis, FusedAxis, MergedAxis, stored_axis
 from .buffer import SparseBuffer, ancestors
 from .function import SparseFunc
 from .iteration import SparseIteration
@@ -37,7 +37,9 @@ class _Scope:
 
     @property
     def axes(self) -> set[Axis]:
-        return {axis for axis, _ in self.iterators.values()}
+        axes = {axis for axis, _ in self.iterators.values()}
+        merged = [axis for axis in axes if isinstance(axis, MergedAxis)]
+        return axes | {member for axis in merged for member in axis.members}
 
     def entered(self, iteration: SparseIteration) -> _Scope:
         inner = {var: (axis, kind) for axis, kind, var in iteration.iterators}
@@ -173,8 +175,9 @@ def _check_order(node: SparseIteration, scope: _Scope) -> Iterator[_Problem]:
     for axis, _, _ in node.iterators:
         if axis in own:
             yield _Problem(f"{where}: axis {axis.name} is iterated twice", node.span)
-        parent = axis.parent_axis
-        if parent is not None and parent not in known and parent not in own:
+        for parent in axis.owners:
+            if parent in known or parent in own:
+                continue
             later = parent in {a for a, _, _ in node.iterators}
             wrong = "before its parent" if later else "without its parent"
             yield _Problem(
@@ -182,7 +185,7 @@ def _check_order(node: SparseIteration, scope: _Scope) -> Iterator[_Problem]:
                 f"before {axis.name}",
                 node.span,
             )
-        own.add(axis)
+        own |= {axis, *(axis.members if isinstance(axis, MergedAxis) else [])}
 
 
 def _check_groups(node: SparseIteration) -> Iterator[_Problem]:
@@ -196,22 +199,58 @@ def _check_groups(node: SparseIteration) -> Iterator[_Problem]:
                         f"a child of {parent.name}; fuse a parent-to-child chain",
                         node.span,
                     )
+        elif isinstance(group, MergedAxis):
+            yield from _check_merged(group, where, node.span)
+            for member in group.members:
+                if isinstance(member, AttachedAxis):
+                    yield from _check_attached(member, where, node.span)
         elif isinstance(group, AttachedAxis):
-            owner = group.base.parent_axis
-            if not isinstance(owner, DenseFixedAxis):
-                found = "no parent" if owner is None else f"parent {owner.name} ({owner.kind})"
-                yield _Problem(
-                    f"{where}: cannot attach {group.base.name}, which has {found}; expected a "
-                    "child of a dense_fixed axis, whose positions are coordinates",
-                    node.span,
-                )
-            elif not _same_size(owner.length, group.parent.length):
-                yield _Problem(
-                    f"{where}: cannot attach {group.base.name} to {group.parent.name}: coordinates "
-                    f"of {group.parent.name} go up to {group.parent.length}, but {owner.name}, the "
-                    f"parent of {group.base.name}, has length {owner.length}",
-                    node.span,
-                )
+            yield from _check_attached(group, where, node.span)
+
+
+def _check_merged(group: MergedAxis, where: str, span: Span | None) -> Iterator[_Problem]:
+    """Members must be walked side by side: sorted, no coordinate twice, of one length."""
+    what = f"{where}: S.{group.kind}"
+    first = group.members[0]
+    for place, member in enumerate(group.members):
+        stored = stored_axis(member)
+        if isinstance(member, FusedAxis | MergedAxis) or stored.kind == "sparse_output":
+            yield _Problem(
+                f"{what}: expected stored axes, found {member.name} ({member.kind})", span
+            )
+            continue
+        if not (getattr(stored, "sorted", True) and getattr(stored, "unique", True)):
+            yield _Problem(
+                f"{what}: expected axes that are sorted and store no coordinate twice, found "
+                f"{stored.name}, which is declared otherwise",
+                span,
+            )
+        if not _same_size(member.length, first.length):
+            yield _Problem(
+                f"{what}: expected axes of one length, found {first.name} ({first.length}) and "
+                f"{member.name} ({member.length})",
+                span,
+            )
+        if member in list(group.members)[:place]:
+            yield _Problem(f"{what}: axis {member.name} appears twice", span)
+
+
+def _check_attached(group: AttachedAxis, where: str, span: Span | None) -> Iterator[_Problem]:
+    owner = group.base.parent_axis
+    if not isinstance(owner, DenseFixedAxis):
+        found = "no parent" if owner is None else f"parent {owner.name} ({owner.kind})"
+        yield _Problem(
+            f"{where}: cannot attach {group.base.name}, which has {found}; expected a "
+            "child of a dense_fixed axis, whose positions are coordinates",
+            span,
+        )
+    elif not _same_size(owner.length, group.parent.length):
+        yield _Problem(
+            f"{where}: cannot attach {group.base.name} to {group.parent.name}: coordinates "
+            f"of {group.parent.name} go up to {group.parent.length}, but {owner.name}, the "
+            f"parent of {group.base.name}, has length {owner.length}",
+            span,
+        )
 
 
 def _same_size(left: Expr, right: Expr) -> bool:

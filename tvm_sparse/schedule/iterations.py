@@ -9,13 +9,12 @@ from tvm import tirx
 from tvm.ir import Var
 
 from ..errors import SparseProgramError
-from ..ir import AttachedAxis, Axis, FusedAxis, SparseFunc, SparseIteration
+from ..ir import Axis, FusedAxis, SparseFunc, SparseIteration
 
 __all__ = [
     "axis_title",
     "find_iteration",
     "iterations_of",
-    "owner_of",
     "position_of_iterator",
     "replace_iteration",
     "with_fields",
@@ -82,15 +81,6 @@ def position_of_iterator(iteration: SparseIteration, name: str, label: str) -> i
             f"{label}: expected one of the iterators {', '.join(names)}, found {name!r}"
         )
     return names.index(name)
-
-
-def owner_of(axis: Axis) -> Axis | None:
-    """Return the axis that must be iterated outside of this one."""
-    if isinstance(axis, AttachedAxis):
-        return axis.parent
-    if isinstance(axis, FusedAxis):
-        return owner_of(axis.members[0])
-    return axis.parent_axis
 
 
 def axis_title(axis: Axis, variables: Iterable[Var]) -> str:

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from ..errors import SparseProgramError
-from ..ir import Axis, FusedAxis, SparseFunc
+from ..ir import Axis, FusedAxis, MergedAxis, SparseFunc
 from .dependences import check_accumulates, check_reads
 from .iterations import (
     axis_title,
     find_iteration,
     groups_of,
-    owner_of,
     position_of_iterator,
     replace_iteration,
     with_fields,
@@ -140,20 +139,26 @@ def _reductions(groups: Iterable[tuple]) -> list[str]:
 
 
 def _check_parents(groups: Sequence[tuple], label: str) -> None:
-    titles = {}
+    titles: dict[Axis, str] = {}
     for axis, _, variables in groups:
         for member, var in zip(_members(axis), variables):
-            titles[member] = axis_title(member, [var])
+            title = axis_title(member, [var])
+            titles |= dict.fromkeys(_walked(member), title)
     seen: list[Axis] = []
     for axis, _, _ in groups:
-        owner = owner_of(axis)
-        if owner is not None and owner in titles and owner not in seen:
-            raise SparseProgramError(
-                f"{label}: axis {titles[_members(axis)[0]]} is stored under axis {titles[owner]}, "
-                "which must come before it"
-            )
-        seen += _members(axis)
+        for owner in axis.owners:
+            if owner in titles and owner not in seen:
+                raise SparseProgramError(
+                    f"{label}: axis {titles[_members(axis)[0]]} is stored under axis "
+                    f"{titles[owner]}, which must come before it"
+                )
+        seen += [walked for member in _members(axis) for walked in _walked(member)]
 
 
 def _members(axis: Axis) -> list[Axis]:
     return list(axis.members) if isinstance(axis, FusedAxis) else [axis]
+
+
+def _walked(axis: Axis) -> list[Axis]:
+    """The axes whose entries an iterator stands for."""
+    return [axis, *(axis.members if isinstance(axis, MergedAxis) else [])]

@@ -20,10 +20,13 @@ from ..ir import (
     DenseFixedAxis,
     DenseVariableAxis,
     FusedAxis,
+    IntersectionAxis,
+    MergedAxis,
     SparseBuffer,
     SparseFixedAxis,
     SparseOutputAxis,
     SparseVariableAxis,
+    UnionAxis,
 )
 from ..ir.buffer import declare_buffer
 
@@ -33,6 +36,7 @@ __all__ = [
     "dense_fixed",
     "dense_variable",
     "fuse",
+    "intersect",
     "iter",
     "iter_attr",
     "match_sparse_buffer",
@@ -41,12 +45,16 @@ __all__ = [
     "sparse_fixed",
     "sparse_output",
     "sparse_variable",
+    "union",
 ]
 
 #: Annotation that marks the blocks standing for sparse iterations while a function is built.
 ITERATION_MARK = "tvm_sparse.iteration"
 
 _INDEX_DTYPES = ("int32", "int64")
+
+#: Axes that exist as loops alone.
+_DERIVED = (FusedAxis, AttachedAxis, MergedAxis)
 
 
 class FunctionState:
@@ -64,6 +72,8 @@ class FunctionState:
         self.iterations: list[IterationScope] = []
         #: Attached axes by (axis, parent), so that others may be attached to them in turn.
         self.attached: dict[tuple[Axis, Axis], AttachedAxis] = {}
+        #: Merged axes by what they are and their members.
+        self.merged: dict[tuple, MergedAxis] = {}
         self.span: Span | None = None
         self.target_name: str | None = None
 
@@ -148,7 +158,7 @@ def _pair(value: Any, what: str, axis: str) -> tuple:
 
 
 def _parent(value: Any, axis: str) -> Axis:
-    if not isinstance(value, Axis) or isinstance(value, FusedAxis | AttachedAxis):
+    if not isinstance(value, Axis) or isinstance(value, _DERIVED):
         raise SparseProgramError(f"axis {axis}: expected an axis as parent, found {value!r}")
     return value
 
@@ -297,13 +307,40 @@ def attach(axis: Axis, parent: Axis) -> Axis:
     return state.attached.setdefault((axis, parent), made)
 
 
+def union(*axes: Axis) -> Axis:
+    """Iterate sorted axes side by side, over every coordinate that one of them stores.
+
+    A buffer that stores nothing at a coordinate reads its default there.
+    """
+    return _merged("union", UnionAxis, axes)
+
+
+def intersect(*axes: Axis) -> Axis:
+    """Iterate sorted axes side by side, over the coordinates that all of them store."""
+    return _merged("intersect", IntersectionAxis, axes)
+
+
+def _merged(what: str, kind: type[MergedAxis], axes: Sequence[Axis]) -> Axis:
+    state = FunctionState.current(what)
+    if len(axes) < 2 or not all(isinstance(axis, Axis) for axis in axes):
+        raise SparseProgramError(f"S.{what}: expected two or more axes, found {axes!r}")
+    wide = any(axis.dtype == "int64" for axis in axes)
+    made = kind(
+        name="_".join(axis.name for axis in axes),
+        length=axes[0].length,
+        dtype="int64" if wide else "int32",
+        members=list(axes),
+    )
+    return state.merged.setdefault((what, *axes), made)
+
+
 def _sparse_buffer(
     state: FunctionState, axes: Sequence[Axis], dtype: str, default: Any, what: str
 ) -> tuple[list[Axis], Expr]:
     chosen = list(axes) if isinstance(axes, list | tuple) else [axes]
     if not all(isinstance(a, Axis) for a in chosen):
         raise SparseProgramError(f"{what}: expected one or more axes, found {axes!r}")
-    derived = [a.name for a in chosen if isinstance(a, FusedAxis | AttachedAxis)]
+    derived = [a.name for a in chosen if isinstance(a, _DERIVED)]
     if derived:
         raise SparseProgramError(f"{what}: axes {derived} exist only inside S.sp_iter")
     if default is None:

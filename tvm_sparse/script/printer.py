@@ -16,7 +16,7 @@ from tvm.ir import IRModule, Range, TensorLoad, Var
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx import IterVar
 
-from ..ir import AttachedAxis, Axis, FusedAxis, SparseFunc, SparseIteration
+from ..ir import AttachedAxis, Axis, FusedAxis, MergedAxis, SparseFunc, SparseIteration
 
 __all__ = ["print_function", "print_module"]
 
@@ -196,6 +196,8 @@ class _Surrogate:
     def _loop_axis(self, axis: Axis) -> str:
         if isinstance(axis, FusedAxis):
             return f"S.fuse({', '.join(self.names[m] for m in axis.members)})"
+        if isinstance(axis, MergedAxis):
+            return f"S.{axis.kind}({', '.join(self._loop_axis(m) for m in axis.members)})"
         if isinstance(axis, AttachedAxis):
             return f"S.attach({self.names[axis.base]}, {self._loop_axis(axis.parent)})"
         return self.names[axis]

@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.ir import Expr, TensorLoad, Var
 
 from ..errors import SparseProgramError
-from ..ir import AttachedAxis, Axis, SparseBuffer
+from ..ir import Axis, SparseBuffer, stored_axis
 
 __all__ = ["Access", "Iterator", "Prologue", "resolve_access", "row_extent"]
 
@@ -35,11 +35,22 @@ class Iterator:
     coordinate: Expr
     #: Position of the parent entry, ``None`` for a root.
     parent_position: Expr | None
+    #: Of a merged axis: its members there.
+    members: tuple[Iterator, ...] = ()
+    #: Of a member: whether it stores the coordinate; ``None`` where it does.
+    present: Expr | None = None
+    #: Of a member: whether values may be loaded where it stores none.
+    is_loadable: bool = False
 
     @property
     def stored_axis(self) -> Axis:
         """The axis whose entries are visited (the base of an attached axis)."""
-        return self.axis.base if isinstance(self.axis, AttachedAxis) else self.axis
+        return stored_axis(self.axis)
+
+    @property
+    def walked(self) -> tuple[Iterator, ...]:
+        """Itself and its members: what owns axes below and stands for entries of buffers."""
+        return (self, *self.members)
 
 
 @dataclass
@@ -55,12 +66,19 @@ class Prologue:
 class Access:
     """Where an entry is stored, and when it is stored at all (``valid`` None: always).
 
-    ``safe`` also excludes padding slots, in which the body does not run but searches do.
+    ``safe`` also excludes padding slots, in which the body does not run but searches do. ``chosen`` is a
+    further condition, under which the value counts; it may be loaded where it does not.
     """
 
     locals: list[Expr]
     valid: Expr | None
     safe: Expr | None
+    chosen: Expr | None = None
+
+    @property
+    def stored(self) -> Expr | None:
+        """Whether there is an entry to store to."""
+        return self.valid if self.chosen is None else conjunction(self.valid, self.chosen)
 
 
 @dataclass
@@ -201,12 +219,17 @@ def resolve_access(
     found: list[Expr] = []
     valid: Expr | None = None
     safe: Expr | None = None
+    chosen: Expr | None = None
     for axis, index in zip(buffer.axes, indices):
         parent = positions.get(axis.parent_axis) if axis.parent_axis is not None else None
-        own = iterators.get(index) if isinstance(index, Var) else None
-        if own is not None and own.stored_axis == axis and _same(own.parent_position, parent):
+        own = _entry_of(axis, index, parent, iterators)
+        if own is not None:
             found.append(own.local)
             positions[axis] = own.position
+            if own.present is not None and own.is_loadable:
+                chosen = conjunction(chosen, own.present)
+            elif own.present is not None:
+                valid, safe = conjunction(valid, own.present), conjunction(safe, own.present)
             continue
         wanted = lower(index)
         if axis.kind == "dense_fixed":
@@ -236,7 +259,18 @@ def resolve_access(
         safe = conjunction(safe, offset >= 0)
         found.append(offset)
         positions[axis] = begin + offset
-    return Access(found, valid, safe)
+    return Access(found, valid, safe, chosen)
+
+
+def _entry_of(
+    axis: Axis, index: Expr, parent: Expr | None, iterators: dict[Var, Iterator]
+) -> Iterator | None:
+    """The iterator in scope that stands for the very entry of an axis, None if none does."""
+    iterator = iterators.get(index) if isinstance(index, Var) else None
+    for own in iterator.walked if iterator is not None else ():
+        if own.stored_axis == axis and _same(own.parent_position, parent):
+            return own
+    return None
 
 
 def padded_iterators(index: Expr, iterators: dict[Var, Iterator]) -> list[Iterator]:

@@ -16,7 +16,16 @@ from tvm import tirx
 from tvm.ir import Call, Expr, IRModule, TensorLoad, Var
 
 from ..errors import SparseProgramError, describe_span
-from ..ir import AttachedAxis, Axis, FusedAxis, SparseBuffer, SparseFunc, SparseIteration
+from ..ir import (
+    AttachedAxis,
+    Axis,
+    FusedAxis,
+    MergedAxis,
+    SparseBuffer,
+    SparseFunc,
+    SparseIteration,
+    stored_axis,
+)
 from ..ir.buffer import ancestors
 from ._access import (
     Iterator,
@@ -41,6 +50,7 @@ from ._blocks import (
     inside_axis,
     realize,
 )
+from ._inner_loops import InnerLoops, has_merged_axes, split_at_merged_axis
 from ._layout import LAYOUT_ATTR, describe_layout
 from ._regions import complete_regions
 from .fill_outputs import COVER_MARK, FILL_MARK, START_MARK, fill_outputs
@@ -115,6 +125,7 @@ class _FunctionLowering:
         self.stage2 = {var: _position_buffer(buf) for var, buf in self.stage1.items()}
         self.iterators: dict[Var, Iterator] = {}
         self.placer = SearchPlacer(self._is_changing)
+        self.inner = InnerLoops(self)
         written = buffers_stored(func.body)
         self._constant = {self.stage2.get(p, p) for p in func.params if p not in written}
         self.wide = any(_may_pass_int32(b.slots) for b in self.stage1.values())
@@ -193,11 +204,11 @@ class _FunctionLowering:
         if buffer is None:
             return tirx.BufferStore(stmt.buffer, value, [self.index(e) for e in stmt.indices])
         access = self._access(buffer, stmt.indices, storing=True)
-        if access.valid is None:
+        if access.stored is None:
             return tirx.BufferStore(self.stage2[stmt.buffer], value, access.locals)
-        value = _known_valid(value, access.valid)
+        value = _known_valid(value, access.stored)
         lowered = tirx.BufferStore(self.stage2[stmt.buffer], value, access.locals)
-        return tirx.IfThenElse(access.valid, lowered, None)
+        return tirx.IfThenElse(access.stored, lowered, None)
 
     # --- expressions ---------------------------------------------------------------------------
 
@@ -221,6 +232,8 @@ class _FunctionLowering:
                 return self._outside_padding(node.indices, plain)
             access = self._access(buffer, node.indices, storing=False)
             lowered = tirx.BufferLoad(self.stage2[node.source], access.locals)
+            if access.chosen is not None:
+                lowered = tirx.Select(access.chosen, lowered, buffer.default)
             # An index may become the input of a search, which runs in padding slots too.
             valid = access.safe if coordinate is _any_width else access.valid
             return lowered if valid is None else tirx.if_then_else(valid, lowered, buffer.default)
@@ -276,6 +289,8 @@ class _FunctionLowering:
 
     def iteration(self, node: SparseIteration) -> tirx.Stmt:
         """Lower one iteration to its loop nest."""
+        if has_merged_axes(node) or self.inner.is_inside:
+            return self._merged_iteration(node)
         if node.init is not None and not self._init_fits_block(node):
             return self._with_separate_init(node)
         outer = dict(self.iterators)
@@ -298,6 +313,16 @@ class _FunctionLowering:
         self.iterators = outer
         return lowered
 
+    def _merged_iteration(self, node: SparseIteration) -> tirx.Stmt:
+        """Lower an iteration whose inner loops are plain ones."""
+        if node.init is not None and not _reduces_innermost(node):
+            return self._with_separate_init(node)
+        if not self.inner.is_inside:
+            nested = split_at_merged_axis(node)
+            if not isinstance(nested.axes[0], MergedAxis):
+                return self.iteration(nested)
+        return self._leaf(node, self.inner.lower)
+
     def _shares_result(self, node: SparseIteration) -> bool:
         """Whether other statements store, or may have stored, to what an iteration stores to."""
         if node.init is None or COVER_MARK in node.annotations:
@@ -313,7 +338,7 @@ class _FunctionLowering:
         for axis in node.axes:
             members = axis.members if isinstance(axis, FusedAxis) else [axis]
             own = [(m, kinds.pop(0), variables.pop(0)) for m in members]
-            loop = self._fused_loop(axis, own) if len(own) > 1 else self._plain_loop(*own[0])
+            loop = self.open_loop(axis, own)
             reduced_under = _descends_from_reduction(node, axis)
             if not clean and reduced_under and not _opens_block(axis):
                 loop.kind = REDUCE
@@ -322,15 +347,16 @@ class _FunctionLowering:
             loops.append(loop)
         return loops
 
+    def open_loop(self, axis: Axis, own: list[tuple[Axis, str, Var]]) -> Loop:
+        """Enter a loop: its iterators are known from here on."""
+        return self._fused_loop(axis, own) if len(own) > 1 else self._plain_loop(*own[0])
+
     def _plain_loop(self, axis: Axis, kind: str, var: Var) -> Loop:
-        stored = axis.base if isinstance(axis, AttachedAxis) else axis
-        parent = self._parent_position(axis)
+        stored = stored_axis(axis)
+        parent = self.parent_position(axis)
         begin, extent = row_extent(stored, parent)
+        extent = self.guarded_extent(axis, extent)
         dtype = self._loop_dtype(stored)
-        owner = self._owner_of(axis)
-        if isinstance(axis, AttachedAxis) and owner.stored_axis.kind == "sparse_fixed":
-            inside = inside_axis(owner.coordinate, owner.stored_axis.length)
-            extent = tirx.if_then_else(inside, extent, tirx.const(0, str(extent.ty.dtype)))
         block_var = Var(f"v{var.name}", dtype)
         if stored.kind == "dense_fixed":
             position = block_var
@@ -360,7 +386,7 @@ class _FunctionLowering:
         """One loop over the slots of the last member; outer members are searched on ``indptr``."""
         axes = [axis for axis, _, _ in own]
         last = axes[-1]
-        first_parent = self._parent_position(axes[0])
+        first_parent = self.parent_position(axes[0])
         dtype = last.dtype if last.is_variable else self._loop_dtype(last)
         begin, end = _slot_range(axes, first_parent)
         block_var = Var("v" + "_".join(v.name for _, _, v in own), dtype)
@@ -395,6 +421,19 @@ class _FunctionLowering:
             guards=guards,
         )
 
+    def guarded_extent(self, axis: Axis, extent: Expr) -> Expr:
+        """Number of entries of an axis where its owner may be no entry, which has none."""
+        owner, condition = self._owner_of(axis), None
+        if owner is None:
+            return extent
+        if isinstance(axis, AttachedAxis) and owner.stored_axis.kind == "sparse_fixed":
+            condition = inside_axis(owner.coordinate, owner.stored_axis.length)
+        if owner.present is not None:
+            condition = conjunction(condition, owner.present)
+        if condition is None:
+            return extent
+        return tirx.if_then_else(condition, extent, tirx.const(0, str(extent.ty.dtype)))
+
     def _owner(self, child: Axis, parent: Axis, position: Expr) -> Expr:
         if child.kind == "sparse_fixed":
             if _is_zero(child.nnz_cols):
@@ -408,9 +447,8 @@ class _FunctionLowering:
         """The iterator in scope whose entry owns ``axis``, ``None`` for a root."""
         if axis.parent_axis is None:
             return None
-        owner = next(
-            (it for it in reversed(self.iterators.values()) if it.axis == axis.parent_axis), None
-        )
+        walked = (own for it in reversed(self.iterators.values()) for own in it.walked)
+        owner = next((own for own in walked if own.axis == axis.parent_axis), None)
         if owner is None:
             raise SparseProgramError(
                 f"function {self.func.name}: axis {axis.name} is iterated before its parent "
@@ -418,7 +456,7 @@ class _FunctionLowering:
             )
         return owner
 
-    def _parent_position(self, axis: Axis) -> Expr | None:
+    def parent_position(self, axis: Axis) -> Expr | None:
         """Position of the entry that owns ``axis`` here, from the iterators in scope."""
         owner = self._owner_of(axis)
         if owner is None:
@@ -512,13 +550,25 @@ def _init_axes(node: SparseIteration) -> dict[Var, Axis] | None:
             if axis not in members or kind == "R":
                 continue
             if _descends_from_reduction(node, axis):
-                stored = axis.base if isinstance(axis, AttachedAxis) else axis
+                stored = stored_axis(axis)
                 own[var] = DenseFixedAxis(
                     name=f"{axis.name}_all", length=stored.length, dtype=stored.dtype
                 )
             elif mixed:
                 own[var] = axis
     return own or None
+
+
+def _reduces_innermost(node: SparseIteration) -> bool:
+    """Whether every point of the spatial loops is visited once, and all reductions stand inside."""
+    is_nested = "RS" not in node.kinds and _init_axes(node) is None
+    return is_nested and not _fuses_both(node)
+
+
+def _fuses_both(node: SparseIteration) -> bool:
+    """Whether an axis of the result is fused with a reduction."""
+    fused = (axis for axis in node.axes if isinstance(axis, FusedAxis))
+    return any(len(set(_kinds_of(node, axis))) > 1 for axis in fused)
 
 
 def _fuses_reductions(node: SparseIteration) -> bool:

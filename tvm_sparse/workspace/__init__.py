@@ -6,6 +6,7 @@ from . import dense_flags as _dense_flags
 from . import hash_table as _hash_table
 from . import index_list as _index_list
 from . import merged_runs as _merged_runs
+from . import stream as _stream
 from .assembly import assemble, automatic_policies
 from .costs import COSTS, Costs, Work
 from .policy import Memory, Policy, Row, Scratch, find_policy, known_policies, register_policy
@@ -27,4 +28,4 @@ __all__ = [
     "sparse_result",
 ]
 
-del _buckets, _coordinate_list, _dense_flags, _hash_table, _index_list, _merged_runs
+del _buckets, _coordinate_list, _dense_flags, _hash_table, _index_list, _merged_runs, _stream

@@ -10,7 +10,7 @@ from tvm.ir import IRModule
 from ..errors import SparseProgramError
 from ..ir import SparseFunc
 from ..transform._layout import LAYOUT_ATTR, size_text
-from .policy import Policy, known_policies
+from .policy import Policy, find_policy, known_policies
 from .producer import Producer, produce, sparse_result
 from .template import (
     Generated,
@@ -101,8 +101,14 @@ def assemble(func: SparseFunc, policy: Policy, windowed: bool = False) -> tuple[
 def automatic_policies(func: SparseFunc) -> list[Policy]:
     """Return the policies that ``workspace="auto"`` chooses from, the likeliest first."""
     producer = produce(func, sparse_result(func))
+    if producer.streams is not None:
+        return [find_policy(producer.streams)]
     mixed = len({own.combine is None for own in producer.rows}) > 1
-    found = [own for own in known_policies() if own.has_cost and not (mixed and own.combines_late)]
+    found = [
+        own
+        for own in known_policies()
+        if own.has_cost and not own.streams and not (mixed and own.combines_late)
+    ]
     first = "dense" if len(producer.spans) == 1 else "sort"
     return sorted(found, key=lambda own: own.name != first)
 
@@ -110,6 +116,12 @@ def automatic_policies(func: SparseFunc) -> list[Policy]:
 def _check_policy(func: SparseFunc, producer: Producer, policy: Policy) -> None:
     if not policy.name.isidentifier():
         raise ValueError(f"policy: expected a name that is an identifier, found {policy.name!r}")
+    if policy.streams and producer.streams not in ("append", policy.name):
+        needed = producer.streams or "a workspace such as 'dense'"
+        raise SparseProgramError(
+            f"function {func.name}: workspace {policy.name!r} holds no entries, but the loops of "
+            f"{func.name} produce them out of order or several times; it needs {needed}"
+        )
     if policy.combines_late and len({own.combine is None for own in producer.rows}) > 1:
         raise SparseProgramError(
             f"function {func.name}: workspace {policy.name!r} combines entries by one operation, found "

@@ -54,6 +54,7 @@ import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tvm import tirx
 from tvm.ir import Expr, Var
@@ -207,6 +208,8 @@ class Policy(ABC):
     is_bounded : bool
         Whether it runs in less memory than its entries would need, as ``room`` says, and counts
         :data:`OVERFLOW` where that is not enough.
+    streams : bool
+        Whether it holds no entries: loops that produce them in order let them go out as they come.
     """
 
     name: str
@@ -214,6 +217,7 @@ class Policy(ABC):
     registers: tuple[str, ...] = ()
     combines_late: bool = False
     is_bounded: bool = False
+    streams: bool = False
 
     @property
     def has_cost(self) -> bool:
@@ -270,6 +274,15 @@ class Policy(ABC):
 
         In order of places if ``row.is_ordered``; otherwise in any order.
         """
+
+    def stream(
+        self, memory: Memories, place: Expr, value: Expr, combine: Combine | None, output: Any
+    ) -> tirx.Stmt:
+        """Write an entry where it belongs, for a policy that streams.
+
+        ``output`` has the methods ``append(place, value)`` and ``update_last(combine, value)``.
+        """
+        raise NotImplementedError
 
     def insert_known(
         self, memory: Memories, place: Expr, value: Expr, combine: Combine | None

@@ -81,6 +81,12 @@ class Producer:
     lengths: list[Expr]
     spans: list[Expr]
 
+    @property
+    def streams(self) -> str | None:
+        """How loops that produce the entries of a row in order may write them; None if they do not."""
+        strategies = [own.strategy for own in self.detections]
+        return strategies[0] if strategies in (["append"], ["scalar"]) else None
+
     def place(self, indices: Sequence[Expr]) -> Expr:
         """Return the place in a row of an entry with these coordinates, int64."""
         inner = list(indices)[len(self.lengths) :]

@@ -17,7 +17,8 @@ from tvm import tirx
 from tvm.ir import Expr, Var
 
 from ..ir.buffer import declare_buffer
-from .policy import Memory, Policy, Row
+from ..transform._merge_loops import STEPS_MARK
+from .policy import Combine, Memory, Policy, Row
 from .producer import Producer, RowLoops
 from .statements import Local, int64, loop, sequence, substitute, when
 
@@ -34,8 +35,8 @@ __all__ = [
 
 #: What stands before or after a row, by its number.
 Around = Callable[[Expr], list[tirx.Stmt]]
-#: What ends a row or a window of it: from memory, row and first place.
-Finish = Callable[[dict, Row, Expr], tirx.Stmt]
+#: What ends a row or a window of it: from memory, row and first place; None where a row needs no end.
+Finish = Callable[[dict, Row, Expr], tirx.Stmt | None]
 
 
 @dataclass(frozen=True)
@@ -106,20 +107,10 @@ def fill_function(
     indptr = declare_buffer([tasks.units + 1], "int64", "result_indptr")
     indices = declare_buffer([stored], index_dtype, "result_indices")
     values = declare_buffer([stored], dtype, "result_values")
-    slot = Local("slot", "int64")
-
-    def finish(memory, row, base):
-        def emit(place, value):
-            return sequence(
-                tirx.BufferStore(indices, (base + place).astype(index_dtype), [slot.value]),
-                tirx.BufferStore(values, value, [slot.value]),
-                slot.set(slot.value + 1),
-            )
-
-        return policy.drain(memory, row, emit)
-
+    tasks.output = output = Output(values, indices)
     body = tasks.run(
-        before=lambda number: slot.declare(tirx.BufferLoad(indptr, [number])), finish=finish
+        before=lambda number: output.slot.declare(tirx.BufferLoad(indptr, [number])),
+        finish=tasks.drain,
     )
     own = [
         Argument(indptr, (f"{tasks.shape} + 1",), "input"),
@@ -141,20 +132,8 @@ def append_function(producer: Producer, policy: Policy, dtype: str, index_dtype:
     values = declare_buffer([room], dtype, "result_values")
     tasks = _Tasks(producer, policy, symbolic=False, dtype=dtype)
     begins = declare_buffer([tasks.count], "int64", "task_begins")
-    slot, begin = Local("slot", "int64"), Local("row_begin", "int64")
-
-    def finish(memory, row, base):
-        del base
-
-        def emit(place, value):
-            return sequence(
-                tirx.BufferStore(indices, place.astype(index_dtype), [slot.value]),
-                tirx.BufferStore(values, value, [slot.value]),
-                slot.set(slot.value + 1),
-            )
-
-        return policy.drain(memory, row, emit)
-
+    tasks.output = output = Output(values, indices)
+    slot, begin = output.slot, Local("row_begin", "int64")
     own = [
         Argument(counts, ("rows",), "output"),
         Argument(indices, ("result_room",), "output"),
@@ -164,7 +143,7 @@ def append_function(producer: Producer, policy: Policy, dtype: str, index_dtype:
     ]
     body = tasks.run(
         before=lambda number: begin.declare(slot.value),
-        finish=finish,
+        finish=tasks.drain,
         after=lambda number: [tirx.BufferStore(counts, slot.value - begin.value, [number])],
         start=lambda task: slot.declare(tirx.BufferLoad(begins, [task])),
     )
@@ -182,6 +161,19 @@ def refill_function(
     probe = tirx.const(0, "int64")
     tasks = _Tasks(producer, policy, symbolic=False, dtype=dtype, known=True)
     memory = {**tasks.memory(probe), **tasks.registers()}
+    own = [
+        Argument(indptr, ("rows + 1",), "input"),
+        Argument(indices, ("result_nnz",), "input"),
+        Argument(values, ("result_nnz",), "output"),
+        Argument(stored, (), "scalar"),
+    ]
+    if policy.streams:
+        tasks.output = output = Output(values, None)
+        body = tasks.run(
+            before=lambda number: output.slot.declare(tirx.BufferLoad(indptr, [number])),
+            finish=tasks.drain,
+        )
+        return Generated([*own, *tasks.arguments], body)
     if policy.insert_known(memory, probe, tirx.const(0, dtype), None) is None:
         return None
 
@@ -203,13 +195,44 @@ def refill_function(
             *end.declare(tirx.BufferLoad(indptr, [number + 1])),
         ]
 
-    own = [
-        Argument(indptr, ("rows + 1",), "input"),
-        Argument(indices, ("result_nnz",), "input"),
-        Argument(values, ("result_nnz",), "output"),
-        Argument(stored, (), "scalar"),
-    ]
     return Generated([*own, *tasks.arguments], tasks.run(before=before, finish=finish))
+
+
+class Output:
+    """Where the entries of a result go, one after another.
+
+    Parameters
+    ----------
+    values : Var
+        Buffer of the values.
+    indices : Var or None
+        Buffer of the places; None if they are known.
+
+    Attributes
+    ----------
+    slot : Local
+        Where the next entry goes.
+    """
+
+    def __init__(self, values: Var, indices: Var | None) -> None:
+        self._values, self._indices = values, indices
+        self.slot = Local("slot", "int64")
+
+    def append(self, place: Expr, value: Expr) -> tirx.Stmt:
+        """Return what writes an entry."""
+        parts = [tirx.BufferStore(self._values, value, [self.slot.value])]
+        if self._indices is not None:
+            dtype = str(self._indices.ty.dtype)
+            parts.insert(
+                0, tirx.BufferStore(self._indices, place.astype(dtype), [self.slot.value])
+            )
+        return sequence(parts, self.slot.set(self.slot.value + 1))
+
+    def update_last(self, combine: Combine | None, value: Expr) -> tirx.Stmt:
+        """Return what combines a value with that of the last entry, or replaces it."""
+        last = self.slot.value - 1
+        held = tirx.BufferLoad(self._values, [last])
+        return tirx.BufferStore(self._values, combine(held, value) if combine else value, [last])
 
 
 def _nothing(_number: Expr) -> list[tirx.Stmt]:
@@ -235,7 +258,11 @@ class _Tasks:
         How many rows or parts of rows there are.
     shape : str
         The same as an expression of argument metadata.
+    output : Output or None
+        Where entries with values go; None where there is no such place.
     """
+
+    output: Output | None = None
 
     def __init__(
         self,
@@ -312,6 +339,16 @@ class _Tasks:
 
         return loop("task", int64(0), self.count, task, tirx.ForKind.PARALLEL)
 
+    def drain(self, memory: dict, row: Row, base: Expr) -> tirx.Stmt | None:
+        """Give out what a row or window holds; nothing if its entries went out as they came."""
+        if self.policy.streams:
+            return None
+
+        def emit(place: Expr, value: Expr) -> tirx.Stmt:
+            return self.output.append(base + place, value)
+
+        return self.policy.drain(memory, row, emit)
+
     def _row(self, number: Var, memory: dict, finish: Finish) -> tirx.Stmt:
         if self.windows is None:
             return self._window(number, memory, finish, int64(0))
@@ -346,8 +383,11 @@ class _Tasks:
             )
             parts += self.policy.planned(memory, row)
         insert = self.policy.insert_known if self.known else self.policy.insert
+        streamed = self.output if self.policy.streams else None
 
         def take(own: RowLoops, place: Expr, value: Expr) -> tirx.Stmt:
+            if streamed is not None:
+                return self.policy.stream(memory, place, value, own.combine, streamed)
             follows = self.policy.after_insert(memory, row)
             after = [] if follows is None or self.known else [follows]
             if self.symbolic:
@@ -357,7 +397,8 @@ class _Tasks:
             return sequence(tirx.Bind(held, value), inserted, after)
 
         parts += self._produced(number, base, take)
-        return sequence(parts, finish(memory, row, base))
+        end = finish(memory, row, base)
+        return sequence(parts, [] if end is None else end)
 
     def _produced(self, number: Var, base: Expr, visit: Callable) -> list[tirx.Stmt]:
         """Return the loops of a row, with ``visit(iteration, place, value)`` for each entry."""
@@ -399,7 +440,12 @@ def _levels(variables: list[Var], number: Expr, lengths: list[Expr]) -> dict[Var
 def _counted(body: tirx.Stmt, marker: Var, total: Local) -> tirx.Stmt:
     """Let a nest add up how often it stores to the marker; innermost loops add their extent."""
 
-    def leaf(stmt: tirx.Stmt) -> bool:
+    def stores(stmt: tirx.Stmt) -> bool:
+        found: list[tirx.BufferStore] = []
+        tvm_ffi.structural_walk(stmt, [(tirx.BufferStore, found.append)])
+        return any(own.buffer.same_as(marker) for own in found)
+
+    def is_leaf(stmt: tirx.Stmt) -> bool:
         inner: list[tirx.Stmt] = []
         kinds = (tirx.For, tirx.While, tirx.IfThenElse)
         tvm_ffi.structural_walk(stmt, [(kind, inner.append) for kind in kinds])
@@ -409,12 +455,17 @@ def _counted(body: tirx.Stmt, marker: Var, total: Local) -> tirx.Stmt:
         return total.set(total.value + extent.astype("int64"))
 
     def visit(node: tirx.For, mutator) -> tirx.Stmt:
-        return add(node.extent) if leaf(node.body) else mutator.default_mutate(node)
+        adds = is_leaf(node.body) and stores(node.body)
+        return add(node.extent) if adds else mutator.default_mutate(node)
+
+    def merged(node: tirx.AttrStmt, mutator) -> tirx.Stmt:
+        return add(node.value) if node.attr_key == STEPS_MARK else mutator.default_mutate(node)
 
     def store(node: tirx.BufferStore, mutator) -> tirx.Stmt:
         return add(int64(1)) if node.buffer.same_as(marker) else mutator.default_mutate(node)
 
-    return tvm_ffi.structural_mutate(body, [(tirx.For, visit), (tirx.BufferStore, store)])
+    rules = [(tirx.For, visit), (tirx.AttrStmt, merged), (tirx.BufferStore, store)]
+    return tvm_ffi.structural_mutate(body, rules)
 
 
 def _product(lengths: list[Expr]) -> Expr:

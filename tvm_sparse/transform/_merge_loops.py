@@ -1,0 +1,343 @@
+"""Loops over several sorted axes side by side: unions and intersections.
+
+Comes in: the axes, walked from their first entry on, and what lowers the body at one coordinate. Goes
+out: plain loops. A *walk* holds how far its axis has come; the entry there is the next of its row.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tvm
+from tvm import tirx
+from tvm.ir import Expr, Var
+
+from ..ir import Axis
+
+__all__ = ["STEPS_MARK", "Step", "Walk", "intersection_loops", "union_loops"]
+
+#: Key of the statement around merged loops that says how many steps they make at most.
+STEPS_MARK = "tvm_sparse.merge_steps"
+
+#: An axis with so many times the entries of the shortest one is not walked entry by entry.
+_LONGER = 16
+#: So many entries are compared at once where two axes may store the same coordinates.
+_LANES = 8
+
+
+@dataclass(frozen=True)
+class Walk:
+    """An axis under one parent entry, and how far it was walked.
+
+    Attributes
+    ----------
+    axis : Axis
+        What is stored.
+    begin : Expr
+        Position of the first entry.
+    extent : Expr
+        Number of entries.
+    offset, end : Var
+        Scratch: the next entry, and where entries end, counted from `begin`.
+    """
+
+    axis: Axis
+    begin: Expr
+    extent: Expr
+    offset: Var
+    end: Var
+
+    @property
+    def dtype(self) -> str:
+        """Type of offsets."""
+        return str(self.offset.ty.dtype)
+
+    @property
+    def is_left(self) -> Expr:
+        """Whether there is a next entry."""
+        return self.offset[0] < self.end[0]
+
+    def coordinate(self, offset: Expr) -> Expr:
+        """Return the coordinate of an entry, in the type of the axis."""
+        return self.axis.indices[self.begin + offset] if self.axis.is_sparse else offset
+
+    def start(self) -> list[tirx.Stmt]:
+        """Return what goes to the first entry, and finds where padding begins."""
+        found = [_set(self.offset, 0), _set(self.end, self.extent.astype(self.dtype))]
+        if self.axis.kind == "sparse_fixed" and not self.axis.distinct:
+            last = self.coordinate(self.end[0] - 1)
+            is_padding = tirx.if_then_else(
+                self.end[0] > 0, last >= self.axis.length.astype(str(last.ty.dtype)), False
+            )
+            found.append(tirx.While(is_padding, _set(self.end, self.end[0] - 1)))
+        return found
+
+    def go_on(self, condition: Expr) -> tirx.Stmt:
+        """Return what goes to the next entry under a condition, without a branch."""
+        return _set(self.offset, self.offset[0] + condition.astype(self.dtype))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One coordinate of merged loops.
+
+    Attributes
+    ----------
+    coordinate : Var
+        The coordinate.
+    offsets : sequence of Expr
+        For each axis its entry there, counted from the parent's first.
+    present : sequence of Expr or None
+        For each axis whether it stores the coordinate; None where it does.
+    is_loadable : bool
+        Whether what `offsets` say may be loaded where the coordinate is not stored.
+    """
+
+    coordinate: Var
+    offsets: Sequence[Expr]
+    present: Sequence[Expr | None]
+    is_loadable: bool = False
+
+
+#: What lowers the body at one coordinate.
+Content = Callable[[Step], tirx.Stmt]
+
+
+def union_loops(
+    walks: Sequence[Walk],
+    dtype: str,
+    content: Content,
+    scratch: Callable[[str, str], Var],
+    leaf: bool,
+) -> tirx.Stmt:
+    """Visit every coordinate that a walk has.
+
+    Parameters
+    ----------
+    walks : sequence of Walk
+        The axes.
+    dtype : str
+        Type of the coordinate.
+    content : callable
+        Lowers the body; if `leaf`, it may be called for several places.
+    scratch : callable
+        Declares a local variable by name and type.
+    leaf : bool
+        Whether the body is short.
+    """
+    steps = functools.reduce(lambda a, b: a + b, (w.extent.astype("int64") for w in walks))
+    two_ways = leaf and len(walks) == 2 and all(walk.axis.is_sparse for walk in walks)
+    loops = (
+        _two_way_union(*walks, dtype, content)
+        if two_ways
+        else _union(walks, dtype, content, scratch)
+    )
+    return _bounded(steps if leaf else None, [*_starts(walks), *loops])
+
+
+def _union(walks: Sequence[Walk], dtype: str, content: Content, scratch) -> list[tirx.Stmt]:
+    """One loop; an axis at its end stands at a coordinate beyond all."""
+    beyond = tirx.max_value(dtype)
+    heads = [scratch(f"{walk.axis.name}_head", dtype) for walk in walks]
+
+    def look() -> list[tirx.Stmt]:
+        coordinates = [walk.coordinate(walk.offset[0]).astype(dtype) for walk in walks]
+        pairs = zip(heads, walks, coordinates)
+        return [_set(h, tirx.if_then_else(w.is_left, c, beyond)) for h, w, c in pairs]
+
+    least = functools.reduce(tirx.Min, (head[0] for head in heads))
+    coordinate = Var("coordinate", dtype)
+    present = [Var(f"has_{walk.axis.name}", "bool") for walk in walks]
+    body = tirx.SeqStmt(
+        [
+            tirx.Bind(coordinate, least),
+            *(tirx.Bind(own, head[0].equal(coordinate)) for own, head in zip(present, heads)),
+            content(Step(coordinate, [walk.offset[0] for walk in walks], present)),
+            *(walk.go_on(own) for walk, own in zip(walks, present)),
+            *look(),
+        ]
+    )
+    return [*look(), tirx.While(least < beyond, body)]
+
+
+def _two_way_union(left: Walk, right: Walk, dtype: str, content: Content) -> list[tirx.Stmt]:
+    """Both axes side by side without branches, then what is left of one.
+
+    Where the next few coordinates of both are the same, they are taken together.
+    """
+    walks = (left, right)
+    agree = tirx.if_then_else(_same_ends(left, right), _same_run(left, right), False)
+    several = tirx.IfThenElse(
+        agree, _run(walks, dtype, content), _union_step(walks, dtype, content)
+    )
+    has_run = tirx.And(*(walk.offset[0] + _LANES <= walk.end[0] for walk in walks))
+    return [
+        tirx.While(has_run, several),
+        tirx.While(tirx.And(left.is_left, right.is_left), _union_step(walks, dtype, content)),
+        *(_rest(walks, number, dtype, content) for number in range(2)),
+    ]
+
+
+def _union_step(walks: tuple[Walk, Walk], dtype: str, content: Content) -> tirx.Stmt:
+    heads = [Var(f"{walk.axis.name}_head", dtype) for walk in walks]
+    coordinate = Var("coordinate", dtype)
+    present = [heads[0] <= heads[1], heads[1] <= heads[0]]
+    names = [Var(f"has_{walk.axis.name}", "bool") for walk in walks]
+    offsets = [Var(f"{walk.axis.name}_at", walk.dtype) for walk in walks]
+    looks = [walk.coordinate(walk.offset[0]).astype(dtype) for walk in walks]
+    return tirx.SeqStmt(
+        [
+            *map(tirx.Bind, heads, looks),
+            tirx.Bind(coordinate, tirx.Min(*heads)),
+            *map(tirx.Bind, names, present),
+            *(tirx.Bind(own, walk.offset[0]) for own, walk in zip(offsets, walks)),
+            content(Step(coordinate, offsets, names, is_loadable=True)),
+            *(walk.go_on(own) for walk, own in zip(walks, names)),
+        ]
+    )
+
+
+def _same_ends(left: Walk, right: Walk) -> Expr:
+    """Whether the first and last coordinates of the next run agree; seldom true of other axes."""
+    pairs = [_pair(left, right, lane) for lane in (0, _LANES - 1)]
+    return tirx.And(*(a.equal(b) for a, b in pairs))
+
+
+def _same_run(left: Walk, right: Walk) -> Expr:
+    differences = (tirx.bitwise_xor(*_pair(left, right, lane)) for lane in range(1, _LANES - 1))
+    return functools.reduce(tirx.bitwise_or, differences).equal(0)
+
+
+def _pair(left: Walk, right: Walk, lane: int) -> tuple[Expr, Expr]:
+    pair = (walk.coordinate(walk.offset[0] + lane) for walk in (left, right))
+    dtype = "int64" if "int64" in (left.axis.dtype, right.axis.dtype) else "int32"
+    return tuple(own.astype(dtype) for own in pair)
+
+
+def _run(walks: tuple[Walk, Walk], dtype: str, content: Content) -> tirx.Stmt:
+    lane, coordinate = Var("lane", "int32"), Var("coordinate", dtype)
+    offsets = [walk.offset[0] + lane.astype(walk.dtype) for walk in walks]
+    body = tirx.SeqStmt(
+        [
+            tirx.Bind(coordinate, walks[0].coordinate(offsets[0]).astype(dtype)),
+            content(Step(coordinate, offsets, [None, None])),
+        ]
+    )
+    return tirx.SeqStmt(
+        [
+            tirx.For(lane, tirx.const(0, "int32"), tirx.const(_LANES, "int32"), _SERIAL, body),
+            *(_set(walk.offset, walk.offset[0] + _LANES) for walk in walks),
+        ]
+    )
+
+
+def _rest(walks: tuple[Walk, Walk], number: int, dtype: str, content: Content) -> tirx.Stmt:
+    """What is left of one axis when the other is at its end."""
+    walk = walks[number]
+    at, coordinate = Var(f"{walk.axis.name}_at", walk.dtype), Var("coordinate", dtype)
+    absent = tirx.const(False, "bool")
+    present = [None if k == number else absent for k in range(2)]
+    offsets = [at if k == number else own.offset[0] for k, own in enumerate(walks)]
+    body = tirx.SeqStmt(
+        [
+            tirx.Bind(coordinate, walk.coordinate(at).astype(dtype)),
+            content(Step(coordinate, offsets, present)),
+        ]
+    )
+    return tirx.For(at, walk.offset[0], walk.end[0] - walk.offset[0], _SERIAL, body)
+
+
+def intersection_loops(
+    walks: Sequence[Walk], dtype: str, content: Content, scratch: Callable[[str, str], Var], leaf: bool
+) -> tirx.Stmt:
+    """Visit every coordinate that all walks have; see :func:`union_loops`.
+
+    An axis that is much longer than the shortest is searched, from where it stands on.
+    """
+    shortest = functools.reduce(tirx.Min, (walk.extent.astype("int64") for walk in walks))
+    heads = [Var(f"{walk.axis.name}_head", dtype) for walk in walks]
+    largest, is_common = Var("coordinate", dtype), Var("is_common", "bool")
+    least = functools.reduce(tirx.Min, heads)
+    looks = [walk.coordinate(walk.offset[0]).astype(dtype) for walk in walks]
+    at_all = content(Step(largest, [walk.offset[0] for walk in walks], [None] * len(walks)))
+    body = tirx.SeqStmt(
+        [
+            *map(tirx.Bind, heads, looks),
+            tirx.Bind(largest, functools.reduce(tirx.Max, heads)),
+            tirx.Bind(is_common, least.equal(largest)),
+            tirx.IfThenElse(is_common, at_all, None),
+            *(
+                _advance(walk, head, largest, is_common, shortest, scratch)
+                for walk, head in zip(walks, heads)
+            ),
+        ]
+    )
+    is_left = functools.reduce(tirx.And, (walk.is_left for walk in walks))
+    steps = shortest if leaf else None
+    return _bounded(steps, [*_starts(walks), tirx.While(is_left, body)])
+
+
+def _advance(
+    walk: Walk, head: Var, largest: Var, is_common: Var, shortest: Expr, scratch
+) -> tirx.Stmt:
+    """Go beyond a common coordinate; else to the first one that may be."""
+    if not walk.axis.is_sparse:
+        return _set(walk.offset, largest.astype(walk.dtype) + is_common.astype(walk.dtype))
+    by_one = walk.go_on(tirx.Or(is_common, head < largest))
+    is_long = walk.extent.astype("int64") > shortest * _LONGER
+    searched = tirx.IfThenElse(
+        is_common,
+        _set(walk.offset, walk.offset[0] + 1),
+        tirx.IfThenElse(head < largest, _gallop(walk, largest, scratch), None),
+    )
+    return tirx.IfThenElse(is_long, searched, by_one)
+
+
+def _gallop(walk: Walk, wanted: Var, scratch: Callable[[str, str], Var]) -> tirx.Stmt:
+    """Go to the first entry of at least a coordinate: in steps that double, then by halves."""
+    step, high = (scratch(f"{walk.axis.name}_{what}", walk.dtype) for what in ("step", "high"))
+    low = walk.offset
+
+    def is_less(offset: Expr) -> Expr:
+        return walk.coordinate(offset).astype(str(wanted.ty.dtype)) < wanted
+
+    middle = low[0] + ((high[0] - low[0]) >> 1)
+    inside = low[0] + step[0] < walk.end[0]
+    return tirx.SeqStmt(
+        [
+            _set(step, 1),
+            tirx.While(
+                tirx.if_then_else(inside, is_less(low[0] + step[0]), False),
+                tirx.SeqStmt([_set(low, low[0] + step[0]), _set(step, step[0] << 1)]),
+            ),
+            _set(high, tirx.Min(low[0] + step[0], walk.end[0])),
+            tirx.While(
+                low[0] + 1 < high[0],
+                tirx.IfThenElse(is_less(middle), _set(low, middle), _set(high, middle)),
+            ),
+            _set(low, high[0]),
+        ]
+    )
+
+
+_SERIAL = tirx.ForKind.SERIAL
+
+
+def _starts(walks: Sequence[Walk]) -> list[tirx.Stmt]:
+    return [stmt for walk in walks for stmt in walk.start()]
+
+
+def _bounded(steps: Expr | None, stmts: Sequence[tirx.Stmt]) -> tirx.Stmt:
+    """Say how often a short body runs at most, without its running."""
+    loops = tirx.SeqStmt(list(stmts))
+    if steps is None:
+        return loops
+    return tirx.AttrStmt(tvm.runtime.convert("merged loops"), STEPS_MARK, steps, loops)
+
+
+def _set(variable: Var, value: Expr | int) -> tirx.Stmt:
+    dtype = str(variable.ty.dtype)
+    value = tirx.const(value, dtype) if isinstance(value, int) else value
+    return tirx.BufferStore(variable, value, [tirx.const(0, "int32")])
