@@ -72,9 +72,7 @@ def total(workspace: str = "auto") -> SparseResultKernel:
         A = S.match_sparse_buffer(a, (I, JA), "float32")
         B = S.match_sparse_buffer(b, (I, JB), "float32")
         C = S.match_sparse_buffer(c, (I, JO), "float32")
-        with S.sp_iter([I, JA], "SS", "first") as [i, j]:
-            C[i, j] = C[i, j] + A[i, j]
-        with S.sp_iter([I, JB], "SS", "second") as [i, j]:
-            C[i, j] = C[i, j] + B[i, j]
+        with S.sp_iter([I, S.union(JA, JB)], "SS", "add") as [i, j]:
+            C[i, j] = A[i, j] + B[i, j]
 
     return tvm_sparse.compile(add, workspace=workspace)

@@ -16,6 +16,7 @@ from .natural_arguments import AcceptNaturalArguments
 from .pipeline import PIPELINE_NAME, tvm_sparse_pipeline
 from .reduction_init import HoistReductionInit
 from .share_inner import ShareInner
+from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
 from .vector_tail import PeelVectorTail
 
@@ -39,6 +40,7 @@ __all__ = [
     "PeelVectorTail",
     "ShareInner",
     "SkipPaddingTests",
+    "StackLocals",
     "SumLanes",
     "tvm_sparse_pipeline",
 ]

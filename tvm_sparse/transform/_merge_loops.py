@@ -250,7 +250,11 @@ def _rest(walks: tuple[Walk, Walk], number: int, dtype: str, content: Content) -
 
 
 def intersection_loops(
-    walks: Sequence[Walk], dtype: str, content: Content, scratch: Callable[[str, str], Var], leaf: bool
+    walks: Sequence[Walk],
+    dtype: str,
+    content: Content,
+    scratch: Callable[[str, str], Var],
+    leaf: bool,
 ) -> tirx.Stmt:
     """Visit every coordinate that all walks have; see :func:`union_loops`.
 

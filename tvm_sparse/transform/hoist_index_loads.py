@@ -51,7 +51,8 @@ class HoistIndexLoads:
                     for arg, param in zip(layout["args"], func.params)
                     if arg.get("index_of") is not None
                 }
-                func = func.with_body(_hoist(func.body, _with_aliases(func.body, arrays)))
+                arrays = _with_aliases(func.body, arrays)
+                func = func.with_body(_keep_for_searches(_hoist(func.body, arrays), arrays))
             rewritten[var] = func
         return rewritten
 
@@ -94,6 +95,65 @@ def _hoist(stmt: tirx.Stmt, arrays: set[Var]) -> tirx.Stmt:
         return tirx.SeqStmt([*binds, rebuilt]) if binds else rebuilt
 
     return tvm_ffi.structural_mutate(stmt, [(For, loop)])
+
+
+def _keep_for_searches(stmt: tirx.Stmt, arrays: set[Var]) -> tirx.Stmt:
+    """Bind what statements load before a ``while`` loop that loads it again."""
+
+    def sequence(node: tirx.SeqStmt, mutator) -> tirx.Stmt:
+        stmts = list(node.seq)
+        kept: list[tirx.Stmt] = []
+        known: list[tuple[Expr, Expr]] = []
+        for place, own in enumerate(stmts):
+            own = _replace(own, known) if known else own
+            if isinstance(own, tirx.BufferStore | tirx.Bind):
+                later = stmts[place + 1 :]
+                for load, var in _loads_of(own, arrays):
+                    if any(_repeats(other, load) for other in later):
+                        kept.append(tirx.Bind(var, load))
+                        known.append((load, var))
+                        own = _replace(own, [(load, var)])
+            kept.append(
+                own if isinstance(own, tirx.BufferStore | tirx.Bind) else mutator.mutate(own)
+            )
+        return tirx.SeqStmt(kept)
+
+    return tvm_ffi.structural_mutate(stmt, [(tirx.SeqStmt, sequence)])
+
+
+def _loads_of(stmt: tirx.Stmt, arrays: set[Var]) -> list[tuple[TensorLoad, Var]]:
+    """The loads of index arrays that a statement makes in any case, whose indices load nothing."""
+    found: list[tuple[TensorLoad, Var]] = []
+
+    def visit(node, visitor) -> None:
+        if isinstance(node, tirx.Select) or _is_conditional(node):
+            return
+        if isinstance(node, TensorLoad) and node.source in arrays:
+            if not any(tirx.is_buffer_var(var) for i in node.indices for var in variables_of(i)):
+                name = f"{node.source.name}_kept_{len(found)}"
+                found.append((node, Var(name, str(node.ty.dtype))))
+            return
+        visitor.default_visit(node)
+
+    tvm_ffi.structural_visit(stmt.value, [((tirx.Select, Call, TensorLoad), visit)])
+    return found
+
+
+def _repeats(stmt: tirx.Stmt, load: TensorLoad) -> bool:
+    """Whether a ``while`` loop in a statement makes a load."""
+    found: list[Expr] = []
+
+    def loops(loop: tirx.While) -> None:
+        tvm_ffi.structural_walk(
+            loop,
+            (
+                TensorLoad,
+                lambda own: found.append(own) if own.source.same_as(load.source) else None,
+            ),
+        )
+
+    tvm_ffi.structural_walk(stmt, (tirx.While, loops))
+    return any(tvm_ffi.structural_equal(own, load) for own in found)
 
 
 def _invariant_loads(loop: For, arrays: set[Var]) -> list[tuple[TensorLoad, Var]]:

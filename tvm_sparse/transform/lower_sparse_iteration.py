@@ -28,6 +28,7 @@ from ..ir import (
 )
 from ..ir.buffer import ancestors
 from ._access import (
+    Access,
     Iterator,
     Prologue,
     SearchPlacer,
@@ -233,7 +234,7 @@ class _FunctionLowering:
             access = self._access(buffer, node.indices, storing=False)
             lowered = tirx.BufferLoad(self.stage2[node.source], access.locals)
             if access.chosen is not None:
-                lowered = tirx.Select(access.chosen, lowered, buffer.default)
+                lowered = self._chosen(access, lowered, buffer.default)
             # An index may become the input of a search, which runs in padding slots too.
             valid = access.safe if coordinate is _any_width else access.valid
             return lowered if valid is None else tirx.if_then_else(valid, lowered, buffer.default)
@@ -251,6 +252,14 @@ class _FunctionLowering:
             return tvm_ffi.structural_mutate(expr, rules)
         fixed_width = ((Call, tirx.Select), lambda node, _m: self.value(node))
         return tvm_ffi.structural_mutate(expr, [*rules, fixed_width])
+
+    def _chosen(self, access: Access, load: Expr, default: Expr) -> Expr:
+        """What a load gives where its entry may be absent, without a branch where it can be made anyway."""
+        if access.valid is not None or load.source not in self._constant:
+            return tirx.if_then_else(access.chosen, load, default)
+        loaded = Var(f"{load.source.name}_value", str(load.ty.dtype))
+        self.placer.prologues[-1].statements.append(tirx.Bind(loaded, load))
+        return tirx.Select(access.chosen, loaded, default)
 
     def _outside_padding(self, indices: list[Expr], load: Expr) -> Expr:
         """A load that an index needs: in padding slots it is not made."""

@@ -26,6 +26,7 @@ from .natural_arguments import AcceptNaturalArguments
 from .partial_copies import RefusePartialCopies
 from .reduction_init import HoistReductionInit
 from .share_inner import ShareInner
+from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
 from .vector_tail import PeelVectorTail
 
@@ -122,6 +123,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         s_tir.transform.RewriteUnsafeSelect(),
         FuseRowLoops(),
         HoistIndexLoads(),
+        StackLocals(),
         FitStack(),
         KeepRolled(),
     ]

@@ -223,9 +223,7 @@ class Output:
         parts = [tirx.BufferStore(self._values, value, [self.slot.value])]
         if self._indices is not None:
             dtype = str(self._indices.ty.dtype)
-            parts.insert(
-                0, tirx.BufferStore(self._indices, place.astype(dtype), [self.slot.value])
-            )
+            parts.insert(0, tirx.BufferStore(self._indices, place.astype(dtype), [self.slot.value]))
         return sequence(parts, self.slot.set(self.slot.value + 1))
 
     def update_last(self, combine: Combine | None, value: Expr) -> tirx.Stmt:
@@ -333,9 +331,10 @@ class _Tasks:
 
         def task(number: Var) -> tirx.Stmt:
             memory = self.memory(number)
-            begin, end = (tirx.BufferLoad(self.rows, [number + k]) for k in (0, 1))
+            begin, end = Var("first_row", "int64"), Var("end_row", "int64")
+            bounds = [tirx.Bind(v, self.rows[number + k]) for k, v in enumerate((begin, end))]
             rows = loop("row", begin, end, lambda row_number: row(row_number, memory))
-            return sequence(start(number), rows)
+            return sequence(start(number), bounds, rows)
 
         return loop("task", int64(0), self.count, task, tirx.ForKind.PARALLEL)
 
