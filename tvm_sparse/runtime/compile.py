@@ -192,6 +192,10 @@ def resolve_target(target: Any) -> Target:
     if attrs.get("kind") == "llvm" and "mcpu" not in attrs and "mtriple" not in attrs:
         attrs["mcpu"] = codegen.llvm_get_system_cpu()
         attrs.setdefault("mattr", _masked_features(attrs["mcpu"]))
+        import os
+
+        if os.environ.get("CLOPT"):
+            attrs["cl-opt"] = os.environ["CLOPT"].split(",")
     try:
         resolved = Target(attrs)
     except ValueError as error:

@@ -120,15 +120,15 @@ class InnerLoops:
                     axis=member,
                     kind="S",
                     var=var,
-                    local=offset,
-                    position=walk.begin + offset,
+                    local=position - walk.begin.astype(walk.dtype),
+                    position=position,
                     coordinate=own.coordinate,
                     parent_position=parent,
                     present=present,
                     is_loadable=own.is_loadable,
                 )
-                for member, walk, parent, offset, present in zip(
-                    axis.members, walks, parents, own.offsets, own.present
+                for member, walk, parent, position, present in zip(
+                    axis.members, walks, parents, own.positions, own.present
                 )
             ]
             self._lowering.iterators[var] = Iterator(
@@ -147,11 +147,11 @@ class InnerLoops:
         begin, extent = row_extent(stored, parent)
         extent = self._lowering.guarded_extent(member, extent)
         home = self._lowering.placer.prologues[-1]
-        offset, end = (
-            self._lowering.placer.scratch(home, f"{stored.name}_{what}", stored.dtype)
+        following, end = (
+            self._lowering.placer.scratch(home, f"{stored.name}_{what}", "int64")
             for what in ("next", "end")
         )
-        return Walk(stored, begin, extent, offset, end)
+        return Walk(stored, begin, extent, following, end)
 
 
 def _groups(node: SparseIteration) -> list[_Group]:

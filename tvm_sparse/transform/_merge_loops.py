@@ -25,6 +25,8 @@ STEPS_MARK = "tvm_sparse.merge_steps"
 _LONGER = 16
 #: So many entries are compared at once where two axes may store the same coordinates.
 _LANES = 8
+#: So many steps are made before they are compared again.
+_STEPS = 32
 
 
 @dataclass(frozen=True)
@@ -39,44 +41,47 @@ class Walk:
         Position of the first entry.
     extent : Expr
         Number of entries.
-    offset, end : Var
-        Scratch: the next entry, and where entries end, counted from `begin`.
+    next, end : Var
+        Scratch: positions of the next entry, and behind the last one.
     """
 
     axis: Axis
     begin: Expr
     extent: Expr
-    offset: Var
+    next: Var
     end: Var
 
     @property
     def dtype(self) -> str:
-        """Type of offsets."""
-        return str(self.offset.ty.dtype)
+        """Type of positions."""
+        return str(self.next.ty.dtype)
 
     @property
     def is_left(self) -> Expr:
         """Whether there is a next entry."""
-        return self.offset[0] < self.end[0]
+        return self.next[0] < self.end[0]
 
-    def coordinate(self, offset: Expr) -> Expr:
+    def coordinate(self, position: Expr) -> Expr:
         """Return the coordinate of an entry, in the type of the axis."""
-        return self.axis.indices[self.begin + offset] if self.axis.is_sparse else offset
+        if self.axis.is_sparse:
+            return self.axis.indices[position]
+        return position - self.begin.astype(self.dtype)
 
     def start(self) -> list[tirx.Stmt]:
         """Return what goes to the first entry, and finds where padding begins."""
-        found = [_set(self.offset, 0), _set(self.end, self.extent.astype(self.dtype))]
+        begin = self.begin.astype(self.dtype)
+        found = [_set(self.next, begin), _set(self.end, begin + self.extent.astype(self.dtype))]
         if self.axis.kind == "sparse_fixed" and not self.axis.distinct:
             last = self.coordinate(self.end[0] - 1)
             is_padding = tirx.if_then_else(
-                self.end[0] > 0, last >= self.axis.length.astype(str(last.ty.dtype)), False
+                self.end[0] > begin, last >= self.axis.length.astype(str(last.ty.dtype)), False
             )
             found.append(tirx.While(is_padding, _set(self.end, self.end[0] - 1)))
         return found
 
     def go_on(self, condition: Expr) -> tirx.Stmt:
         """Return what goes to the next entry under a condition, without a branch."""
-        return _set(self.offset, self.offset[0] + condition.astype(self.dtype))
+        return _set(self.next, self.next[0] + condition.astype(self.dtype))
 
 
 @dataclass(frozen=True)
@@ -87,16 +92,16 @@ class Step:
     ----------
     coordinate : Var
         The coordinate.
-    offsets : sequence of Expr
-        For each axis its entry there, counted from the parent's first.
+    positions : sequence of Expr
+        For each axis the position of its entry there.
     present : sequence of Expr or None
         For each axis whether it stores the coordinate; None where it does.
     is_loadable : bool
-        Whether what `offsets` say may be loaded where the coordinate is not stored.
+        Whether values at `positions` may be loaded where the coordinate is not stored.
     """
 
     coordinate: Var
-    offsets: Sequence[Expr]
+    positions: Sequence[Expr]
     present: Sequence[Expr | None]
     is_loadable: bool = False
 
@@ -130,7 +135,7 @@ def union_loops(
     steps = functools.reduce(lambda a, b: a + b, (w.extent.astype("int64") for w in walks))
     two_ways = leaf and len(walks) == 2 and all(walk.axis.is_sparse for walk in walks)
     loops = (
-        _two_way_union(*walks, dtype, content)
+        _two_way_union(*walks, dtype, content, scratch)
         if two_ways
         else _union(walks, dtype, content, scratch)
     )
@@ -143,7 +148,7 @@ def _union(walks: Sequence[Walk], dtype: str, content: Content, scratch) -> list
     heads = [scratch(f"{walk.axis.name}_head", dtype) for walk in walks]
 
     def look() -> list[tirx.Stmt]:
-        coordinates = [walk.coordinate(walk.offset[0]).astype(dtype) for walk in walks]
+        coordinates = [walk.coordinate(walk.next[0]).astype(dtype) for walk in walks]
         pairs = zip(heads, walks, coordinates)
         return [_set(h, tirx.if_then_else(w.is_left, c, beyond)) for h, w, c in pairs]
 
@@ -154,7 +159,7 @@ def _union(walks: Sequence[Walk], dtype: str, content: Content, scratch) -> list
         [
             tirx.Bind(coordinate, least),
             *(tirx.Bind(own, head[0].equal(coordinate)) for own, head in zip(present, heads)),
-            content(Step(coordinate, [walk.offset[0] for walk in walks], present)),
+            content(Step(coordinate, [walk.next[0] for walk in walks], present)),
             *(walk.go_on(own) for walk, own in zip(walks, present)),
             *look(),
         ]
@@ -162,75 +167,118 @@ def _union(walks: Sequence[Walk], dtype: str, content: Content, scratch) -> list
     return [*look(), tirx.While(least < beyond, body)]
 
 
-def _two_way_union(left: Walk, right: Walk, dtype: str, content: Content) -> list[tirx.Stmt]:
+def _two_way_union(
+    left: Walk, right: Walk, dtype: str, content: Content, scratch
+) -> list[tirx.Stmt]:
     """Both axes side by side without branches, then what is left of one.
 
-    Where the next few coordinates of both are the same, they are taken together.
+    Where the next few coordinates of both are the same, they are taken together. Otherwise the coordinate
+    after the next is loaded before it is known whether it will be needed, so that no step waits for memory.
     """
     walks = (left, right)
-    agree = tirx.if_then_else(_same_ends(left, right), _same_run(left, right), False)
-    several = tirx.IfThenElse(
-        agree, _run(walks, dtype, content), _union_step(walks, dtype, content)
+    heads = [scratch(f"{walk.axis.name}_head", dtype) for walk in walks]
+    following = [Var(f"{walk.axis.name}_following", dtype) for walk in walks]
+
+    def look(offset: int) -> list[Expr]:
+        return [walk.coordinate(walk.next[0] + offset).astype(dtype) for walk in walks]
+
+    def look_again() -> list[tirx.Stmt]:
+        again = zip(heads, walks, look(0))
+        zero = tirx.const(0, dtype)
+        return [_set(head, tirx.if_then_else(w.is_left, c, zero)) for head, w, c in again]
+
+    def go_on(present: Sequence[Expr]) -> list[tirx.Stmt]:
+        chosen = zip(heads, present, following)
+        return [_set(head, tirx.Select(has, new, head[0])) for head, has, new in chosen]
+
+    loaded = [head[0] for head in heads]
+    step = tirx.SeqStmt(
+        [*map(tirx.Bind, following, look(1)), *_union_step(walks, loaded, dtype, content, go_on)]
     )
-    has_run = tirx.And(*(walk.offset[0] + _LANES <= walk.end[0] for walk in walks))
+    run = _run(walks, dtype, content)
+    agree, room = scratch("agree", "int32"), scratch("room", "int64")
+    left_over = tirx.Min(*((walk.end[0] - walk.next[0]).astype("int64") for walk in walks))
+    some = tirx.For(
+        Var("step", "int64"),
+        tirx.const(0, "int64"),
+        tirx.Min(room[0] - 1, tirx.const(_STEPS, "int64")),
+        _SERIAL,
+        step,
+    )
+    one_or_several = tirx.SeqStmt(
+        [
+            *_compare(walks, heads, agree),
+            tirx.IfThenElse(agree[0] != 0, tirx.SeqStmt([*run, *look_again()]), some),
+            _set(room, left_over),
+        ]
+    )
     return [
-        tirx.While(has_run, several),
-        tirx.While(tirx.And(left.is_left, right.is_left), _union_step(walks, dtype, content)),
+        *look_again(),
+        _set(room, left_over),
+        tirx.While(room[0] > 1, one_or_several),
+        tirx.While(
+            tirx.And(left.is_left, right.is_left),
+            tirx.SeqStmt(_union_step(walks, look(0), dtype, content)),
+        ),
         *(_rest(walks, number, dtype, content) for number in range(2)),
     ]
 
 
-def _union_step(walks: tuple[Walk, Walk], dtype: str, content: Content) -> tirx.Stmt:
-    heads = [Var(f"{walk.axis.name}_head", dtype) for walk in walks]
+def _union_step(
+    walks: tuple[Walk, Walk],
+    looks: Sequence[Expr],
+    dtype: str,
+    content: Content,
+    go_on: Callable[[Sequence[Expr]], list[tirx.Stmt]] | None = None,
+) -> list[tirx.Stmt]:
+    """Take the smaller of two coordinates; `go_on` follows with what else belongs to the next step."""
+    heads = [Var(f"{walk.axis.name}_now", dtype) for walk in walks]
     coordinate = Var("coordinate", dtype)
     present = [heads[0] <= heads[1], heads[1] <= heads[0]]
     names = [Var(f"has_{walk.axis.name}", "bool") for walk in walks]
-    offsets = [Var(f"{walk.axis.name}_at", walk.dtype) for walk in walks]
-    looks = [walk.coordinate(walk.offset[0]).astype(dtype) for walk in walks]
-    return tirx.SeqStmt(
-        [
-            *map(tirx.Bind, heads, looks),
-            tirx.Bind(coordinate, tirx.Min(*heads)),
-            *map(tirx.Bind, names, present),
-            *(tirx.Bind(own, walk.offset[0]) for own, walk in zip(offsets, walks)),
-            content(Step(coordinate, offsets, names, is_loadable=True)),
-            *(walk.go_on(own) for walk, own in zip(walks, names)),
-        ]
-    )
+    positions = [Var(f"{walk.axis.name}_at", walk.dtype) for walk in walks]
+    return [
+        *map(tirx.Bind, heads, looks),
+        tirx.Bind(coordinate, tirx.Min(*heads)),
+        *map(tirx.Bind, names, present),
+        *(tirx.Bind(own, walk.next[0]) for own, walk in zip(positions, walks)),
+        content(Step(coordinate, positions, names, is_loadable=True)),
+        *(walk.go_on(own) for walk, own in zip(walks, names)),
+        *(go_on(names) if go_on else []),
+    ]
 
 
-def _same_ends(left: Walk, right: Walk) -> Expr:
-    """Whether the first and last coordinates of the next run agree; seldom true of other axes."""
-    pairs = [_pair(left, right, lane) for lane in (0, _LANES - 1)]
-    return tirx.And(*(a.equal(b) for a, b in pairs))
+def _compare(walks: tuple[Walk, Walk], heads: Sequence[Var], agree: Var) -> list[tirx.Stmt]:
+    """Find out whether the next few coordinates are the same; the first ones mostly tell."""
+    fit = tirx.And(*(walk.next[0] + _LANES <= walk.end[0] for walk in walks))
+    differences = [tirx.bitwise_xor(*_pair(walks, lane)) for lane in range(1, _LANES)]
+    last = differences.pop().equal(0)
+    inner = functools.reduce(tirx.bitwise_or, differences).equal(0)
+    found = _set(agree, inner.astype("int32"))
+    for condition in (last, fit, heads[0][0].equal(heads[1][0])):
+        found = tirx.IfThenElse(condition, found, None)
+    return [_set(agree, 0), found]
 
 
-def _same_run(left: Walk, right: Walk) -> Expr:
-    differences = (tirx.bitwise_xor(*_pair(left, right, lane)) for lane in range(1, _LANES - 1))
-    return functools.reduce(tirx.bitwise_or, differences).equal(0)
+def _pair(walks: tuple[Walk, Walk], lane: int) -> list[Expr]:
+    dtype = "int64" if "int64" in {walk.axis.dtype for walk in walks} else "int32"
+    return [walk.coordinate(walk.next[0] + lane).astype(dtype) for walk in walks]
 
 
-def _pair(left: Walk, right: Walk, lane: int) -> tuple[Expr, Expr]:
-    pair = (walk.coordinate(walk.offset[0] + lane) for walk in (left, right))
-    dtype = "int64" if "int64" in (left.axis.dtype, right.axis.dtype) else "int32"
-    return tuple(own.astype(dtype) for own in pair)
-
-
-def _run(walks: tuple[Walk, Walk], dtype: str, content: Content) -> tirx.Stmt:
+def _run(walks: tuple[Walk, Walk], dtype: str, content: Content) -> list[tirx.Stmt]:
+    """Take a few entries that both axes have."""
     lane, coordinate = Var("lane", "int32"), Var("coordinate", dtype)
-    offsets = [walk.offset[0] + lane.astype(walk.dtype) for walk in walks]
+    positions = [walk.next[0] + lane.astype(walk.dtype) for walk in walks]
     body = tirx.SeqStmt(
         [
-            tirx.Bind(coordinate, walks[0].coordinate(offsets[0]).astype(dtype)),
-            content(Step(coordinate, offsets, [None, None])),
+            tirx.Bind(coordinate, walks[0].coordinate(positions[0]).astype(dtype)),
+            content(Step(coordinate, positions, [None, None])),
         ]
     )
-    return tirx.SeqStmt(
-        [
-            tirx.For(lane, tirx.const(0, "int32"), tirx.const(_LANES, "int32"), _SERIAL, body),
-            *(_set(walk.offset, walk.offset[0] + _LANES) for walk in walks),
-        ]
-    )
+    return [
+        tirx.For(lane, tirx.const(0, "int32"), tirx.const(_LANES, "int32"), _SERIAL, body),
+        *(_set(walk.next, walk.next[0] + _LANES) for walk in walks),
+    ]
 
 
 def _rest(walks: tuple[Walk, Walk], number: int, dtype: str, content: Content) -> tirx.Stmt:
@@ -239,14 +287,14 @@ def _rest(walks: tuple[Walk, Walk], number: int, dtype: str, content: Content) -
     at, coordinate = Var(f"{walk.axis.name}_at", walk.dtype), Var("coordinate", dtype)
     absent = tirx.const(False, "bool")
     present = [None if k == number else absent for k in range(2)]
-    offsets = [at if k == number else own.offset[0] for k, own in enumerate(walks)]
+    positions = [at if k == number else own.next[0] for k, own in enumerate(walks)]
     body = tirx.SeqStmt(
         [
             tirx.Bind(coordinate, walk.coordinate(at).astype(dtype)),
-            content(Step(coordinate, offsets, present)),
+            content(Step(coordinate, positions, present)),
         ]
     )
-    return tirx.For(at, walk.offset[0], walk.end[0] - walk.offset[0], _SERIAL, body)
+    return tirx.For(at, walk.next[0], walk.end[0] - walk.next[0], _SERIAL, body)
 
 
 def intersection_loops(
@@ -264,8 +312,8 @@ def intersection_loops(
     heads = [Var(f"{walk.axis.name}_head", dtype) for walk in walks]
     largest, is_common = Var("coordinate", dtype), Var("is_common", "bool")
     least = functools.reduce(tirx.Min, heads)
-    looks = [walk.coordinate(walk.offset[0]).astype(dtype) for walk in walks]
-    at_all = content(Step(largest, [walk.offset[0] for walk in walks], [None] * len(walks)))
+    looks = [walk.coordinate(walk.next[0]).astype(dtype) for walk in walks]
+    at_all = content(Step(largest, [walk.next[0] for walk in walks], [None] * len(walks)))
     body = tirx.SeqStmt(
         [
             *map(tirx.Bind, heads, looks),
@@ -288,12 +336,13 @@ def _advance(
 ) -> tirx.Stmt:
     """Go beyond a common coordinate; else to the first one that may be."""
     if not walk.axis.is_sparse:
-        return _set(walk.offset, largest.astype(walk.dtype) + is_common.astype(walk.dtype))
+        following = largest.astype(walk.dtype) + is_common.astype(walk.dtype)
+        return _set(walk.next, walk.begin.astype(walk.dtype) + following)
     by_one = walk.go_on(tirx.Or(is_common, head < largest))
     is_long = walk.extent.astype("int64") > shortest * _LONGER
     searched = tirx.IfThenElse(
         is_common,
-        _set(walk.offset, walk.offset[0] + 1),
+        _set(walk.next, walk.next[0] + 1),
         tirx.IfThenElse(head < largest, _gallop(walk, largest, scratch), None),
     )
     return tirx.IfThenElse(is_long, searched, by_one)
@@ -302,10 +351,10 @@ def _advance(
 def _gallop(walk: Walk, wanted: Var, scratch: Callable[[str, str], Var]) -> tirx.Stmt:
     """Go to the first entry of at least a coordinate: in steps that double, then by halves."""
     step, high = (scratch(f"{walk.axis.name}_{what}", walk.dtype) for what in ("step", "high"))
-    low = walk.offset
+    low = walk.next
 
-    def is_less(offset: Expr) -> Expr:
-        return walk.coordinate(offset).astype(str(wanted.ty.dtype)) < wanted
+    def is_less(position: Expr) -> Expr:
+        return walk.coordinate(position).astype(str(wanted.ty.dtype)) < wanted
 
     middle = low[0] + ((high[0] - low[0]) >> 1)
     inside = low[0] + step[0] < walk.end[0]

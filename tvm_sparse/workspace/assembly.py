@@ -10,6 +10,7 @@ from tvm.ir import IRModule
 from ..errors import SparseProgramError
 from ..ir import SparseFunc
 from ..transform._layout import LAYOUT_ATTR, size_text
+from .checks import check_function
 from .policy import Policy, find_policy, known_policies
 from .producer import Producer, produce, sparse_result
 from .template import (
@@ -39,7 +40,7 @@ def assemble(func: SparseFunc, policy: Policy, windowed: bool = False) -> tuple[
     Returns
     -------
     tvm.IRModule
-        Functions ``<name>_work``, ``<name>_<policy>_count``, ``<name>_<policy>_fill`` and, if the policy
+        Functions ``<name>_check``, ``<name>_work``, ``<name>_<policy>_count``, ``<name>_<policy>_fill`` and, if the policy
         has one, ``<name>_<policy>_refill``.
     dict
         What the runtime needs, as plain data.
@@ -51,6 +52,7 @@ def assemble(func: SparseFunc, policy: Policy, windowed: bool = False) -> tuple[
     _check_policy(func, producer, policy)
     index_dtype = result.axes[-1].dtype if len(producer.spans) == 1 else "int64"
     made = {
+        "check": check_function(producer, func.axes),
         "work": work_function(producer),
         "count": count_function(producer, policy, windowed),
         "fill": fill_function(producer, policy, result.dtype, index_dtype, windowed),
@@ -66,9 +68,8 @@ def assemble(func: SparseFunc, policy: Policy, windowed: bool = False) -> tuple[
     depth = len(producer.lengths)
     rows = " * ".join(f"({text})" for text in sizes[:depth]) or "1"
     prefix = f"{func.name}_{policy.name}" + ("_windowed" if windowed else "")
-    symbols = {
-        phase: f"{func.name}_work" if phase == "work" else f"{prefix}_{phase}" for phase in made
-    }
+    shared = ("check", "work")
+    symbols = {phase: f"{func.name if phase in shared else prefix}_{phase}" for phase in made}
     module = IRModule(
         {
             symbols[phase]: _function(func, producer, own, name, symbols[phase], rows)

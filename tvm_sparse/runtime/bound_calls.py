@@ -1,0 +1,111 @@
+"""Calls of a kernel with the same SciPy matrices as before: their arguments, bound and checked once.
+
+In: the arguments of a call. Out: what was bound for them, as long as the matrices still hold the very
+arrays. What stands in the arrays may change: values are read again, and whoever uses the structure looks
+at it again.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import tvm_ffi
+
+__all__ = ["BoundCalls"]
+
+#: Calls that are remembered.
+_CAPACITY = 16
+_ARRAYS = ("data", "indices", "indptr")
+
+
+class BoundCalls:
+    """What was bound for the last calls.
+
+    Matrices are referenced weakly, their arrays for as long as the matrices live. Only calls with CSR, CSC
+    and BSR matrices and integers are remembered, and only if no array had to be copied.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple, _Entry] = {}
+        self._lock = threading.Lock()
+
+    def get(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return what was bound for these arguments, None if they are others or have changed."""
+        entry = self._entries.get(_key(args, kwargs))
+        if entry is None or not entry.is_valid():
+            return None
+        return dict(entry.bound)
+
+    def remember(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], bound: Mapping[str, Any]
+    ) -> None:
+        """Remember what was bound, if it is no copy of what the arguments hold."""
+        given = [*args, *kwargs.values()]
+        matrices = [value for value in given if not _is_integer(value)]
+        if not matrices or not all(map(_is_compressed, matrices)):
+            return
+        held = {array.ctypes.data for matrix in matrices for array in _arrays(matrix)}
+        tensors = [value for value in bound.values() if isinstance(value, tvm_ffi.Tensor)]
+        views = [np.from_dlpack(tensor) for tensor in tensors]
+        if any(view.size and view.ctypes.data not in held for view in views):
+            return
+        key = _key(args, kwargs)
+        with self._lock:
+            for old, entry in list(self._entries.items()):
+                if not entry.is_alive() or len(self._entries) >= _CAPACITY:
+                    del self._entries[old]
+            self._entries[key] = _Entry(
+                matrices, dict(bound), lambda _: self._entries.pop(key, None)
+            )
+
+    def forget(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Forget a call, whose arguments turned out to be unfit."""
+        self._entries.pop(_key(args, kwargs), None)
+
+
+class _Entry:
+    """A call: its matrices, the arrays that they held, and what was bound."""
+
+    def __init__(self, matrices: Sequence[Any], bound: dict[str, Any], dropped) -> None:
+        self.bound = bound
+        self._known = [
+            (weakref.ref(matrix, dropped), matrix.shape, _arrays(matrix)) for matrix in matrices
+        ]
+
+    def is_alive(self) -> bool:
+        return all(reference() is not None for reference, _, _ in self._known)
+
+    def is_valid(self) -> bool:
+        for reference, shape, arrays in self._known:
+            matrix = reference()
+            if matrix is None or matrix.shape != shape:
+                return False
+            if any(now is not then for now, then in zip(_arrays(matrix), arrays)):
+                return False
+        return True
+
+
+def _key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple:
+    return (*map(_name, args), *((name, _name(value)) for name, value in kwargs.items()))
+
+
+def _name(value: Any) -> tuple[str, int]:
+    """Integers by value, other arguments by identity."""
+    return ("value", value) if _is_integer(value) else ("object", id(value))
+
+
+def _is_integer(value: Any) -> bool:
+    return type(value) is int
+
+
+def _is_compressed(value: Any) -> bool:
+    return sp.issparse(value) and value.format in ("csr", "csc", "bsr")
+
+
+def _arrays(matrix: Any) -> tuple[np.ndarray, ...]:
+    return matrix.data, matrix.indices, matrix.indptr
