@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from ..workspace.choice import Choice, choose, more_windows
+from ..workspace.choice import Choice, choose, more_windows, scratch_bytes
 from ..workspace.costs import Work
 from ..workspace.policy import Policy, Scratch
 from .executable import Executable
@@ -63,7 +63,7 @@ class AdaptiveResultKernel(SparseResultKernel):
             (policies[0].name, False): SparseResultKernel(self.executable, self.description)
         }
         self._last: list[Choice] = []
-        self._unexplained: tuple[Work, int] | None = None
+        self._unexplained: Callable[[], tuple[Work, int]] | None = None
         self._reason: Callable[[], str] = str
         self._weighed: dict[tuple, list[Choice]] = {}
 
@@ -137,7 +137,7 @@ class AdaptiveResultKernel(SparseResultKernel):
     def choices(self) -> list[Choice]:
         """What the last call chose, and what else there was, best estimate first; empty before one."""
         if self._unexplained is not None:
-            self._last, self._unexplained = self._choices(*self._unexplained, None), None
+            self._last, self._unexplained = self._choices(*self._unexplained(), None), None
         return self._last
 
     def explain(self) -> str:
@@ -175,12 +175,16 @@ class AdaptiveResultKernel(SparseResultKernel):
         if limit is not None and limit < 0:
             raise ValueError(f"workspace_bytes: expected a number of bytes, found {limit}")
         shared = self._share(self._work(known))
-        size = np.dtype(self.description["dtype"]).itemsize
-        work = Work.of(shared["work"], self._length(known), size)
         first = next(iter(self._policies.values()))
-        if limit is None and first.has_cost and first.cost(work) < _WORTH_TIME:
-            self._last, self._unexplained = [], (work, shared["tasks"])
+
+        def weigh() -> tuple[Work, int]:
+            size = np.dtype(self.description["dtype"]).itemsize
+            return Work.of(shared["work"], self._length(known), size), shared["tasks"]
+
+        if first.streams or (limit is None and self._is_cheap(first, *weigh())):
+            self._last, self._unexplained = [], weigh
             return compute(self._variants[first.name, False], shared)  # nothing saves enough
+        work, _ = weigh()
         choices = self._choices(work, shared["tasks"], limit)
         choice = choices[0]
         self._unexplained = None
@@ -191,6 +195,13 @@ class AdaptiveResultKernel(SparseResultKernel):
                 return compute(variant, self._given(shared, choice))
             except WorkspaceFullError:
                 choice = self._next(choice, choices, work)
+
+    def _is_cheap(self, policy: Policy, work: Work, tasks: int) -> bool:
+        """Whether a policy takes so little time, memory included, that no other saves much."""
+        if not policy.has_cost:
+            return False
+        size = scratch_bytes(_scratch(policy), work.value_bytes, work.length, work.most, 64)
+        return policy.cost(work) + tasks * size * work.costs.byte < _WORTH_TIME
 
     def _choices(self, work: Work, tasks: int, limit: int | None) -> list[Choice]:
         """Return the ways to run a call, best first; a call like one before is not weighed again."""

@@ -95,10 +95,15 @@ class SparseResultKernel:
         """Return where each task may write all that it may produce; None where that is too much."""
         if "append" not in self.description["phases"]:
             return None
-        most = np.minimum(shared["work"], self._length(known))
-        sizes = [int(most[begin:end].sum()) for begin, end in pairwise(shared["task_rows"])]
+        most, bounds = self._length(known), shared["task_rows"]
+        if shared["most"] <= most:
+            begins = shared["before"][bounds]
+        else:
+            held = np.minimum(shared["work"], most)
+            sizes = [held[begin:end].sum() for begin, end in pairwise(bounds)]
+            begins = np.append(0, np.cumsum(sizes))
         entry = sum(np.dtype(self.description[kind]).itemsize for kind in ("place_dtype", "dtype"))
-        return np.append(0, np.cumsum(sizes)) if sum(sizes) * entry <= _MOST_ROOM else None
+        return begins if begins[-1] * entry <= _MOST_ROOM else None
 
     def _append(self, known: dict[str, Any], room: np.ndarray) -> tuple[np.ndarray, ...]:
         """Let each task write its rows one after another; return pointers, places and values."""
@@ -198,15 +203,19 @@ class SparseResultKernel:
     def _share(self, work: np.ndarray) -> dict[str, Any]:
         """Cut the rows into one stretch of equal work for each thread."""
         before = np.zeros(work.size + 1, np.int64)
-        np.cumsum(work + 1, out=before[1:])
-        shares = int(before[-1]) // _LEAST_WORK
+        np.cumsum(work, out=before[1:])
+        shares = (int(before[-1]) + work.size) // _LEAST_WORK  # a row costs as much as an entry
         tasks = min(get_num_threads(), shares) if shares > 1 else 1
-        bounds = np.searchsorted(before, np.arange(1, tasks) * (before[-1] / tasks))
-        rows = np.concatenate([[0], bounds, [work.size]]).astype(np.int64)
+        rows = np.array([0, work.size])
+        if tasks > 1:
+            cost = before + np.arange(work.size + 1)
+            bounds = np.searchsorted(cost, np.arange(1, tasks) * (cost[-1] / tasks))
+            rows = np.concatenate([[0], bounds, [work.size]]).astype(np.int64)
         return {
             "tasks": tasks,
             "task_rows": rows,
             "work": work,
+            "before": before,
             "most": int(work.max(initial=0)),
             "ordered": 1,
         }

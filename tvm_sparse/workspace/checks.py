@@ -101,8 +101,9 @@ def _entry_faults(axis: Axis, entry: Var, total: Local) -> tirx.Stmt:
 
 
 def _is_outside(axis: Axis, entry: Expr) -> Expr:
-    coordinate = axis.indices[entry]
-    return tirx.Or(coordinate < 0, coordinate >= axis.length.astype(axis.dtype))
+    """Whether a coordinate is negative, which as an unsigned number is large, or too large."""
+    unsigned = f"u{axis.dtype}"
+    return axis.indices[entry].astype(unsigned) >= axis.length.astype(unsigned)
 
 
 def _falls(axis: Axis, entry: Expr) -> Expr:
