@@ -25,8 +25,6 @@ STEPS_MARK = "tvm_sparse.merge_steps"
 _LONGER = 16
 #: So many entries are compared at once where two axes may store the same coordinates.
 _LANES = 8
-#: So many steps are made before they are compared again.
-_STEPS = 32
 
 
 @dataclass(frozen=True)
@@ -196,26 +194,25 @@ def _two_way_union(
         [*map(tirx.Bind, following, look(1)), *_union_step(walks, loaded, dtype, content, go_on)]
     )
     run = _run(walks, dtype, content)
-    agree, room = scratch("agree", "int32"), scratch("room", "int64")
-    left_over = tirx.Min(*((walk.end[0] - walk.next[0]).astype("int64") for walk in walks))
-    some = tirx.For(
-        Var("step", "int64"),
-        tirx.const(0, "int64"),
-        tirx.Min(room[0] - 1, tirx.const(_STEPS, "int64")),
-        _SERIAL,
-        step,
-    )
-    one_or_several = tirx.SeqStmt(
+    agree, goes_on = scratch("agree", "int32"), scratch("goes_on", "int32")
+    have_two = tirx.And(*(walk.next[0] + 1 < walk.end[0] for walk in walks))
+    differ = heads[0][0] != heads[1][0]
+    steps = tirx.SeqStmt(
         [
-            *_compare(walks, heads, agree),
-            tirx.IfThenElse(agree[0] != 0, tirx.SeqStmt([*run, *look_again()]), some),
-            _set(room, left_over),
+            _set(goes_on, 1),
+            tirx.While(
+                goes_on[0] != 0,
+                tirx.SeqStmt([step, _set(goes_on, tirx.And(have_two, differ).astype("int32"))]),
+            ),
         ]
+    )
+    several = tirx.SeqStmt([*run, *look_again()])
+    one_or_several = tirx.SeqStmt(
+        [*_compare(walks, heads, agree), tirx.IfThenElse(agree[0] != 0, several, steps)]
     )
     return [
         *look_again(),
-        _set(room, left_over),
-        tirx.While(room[0] > 1, one_or_several),
+        tirx.While(have_two, one_or_several),
         tirx.While(
             tirx.And(left.is_left, right.is_left),
             tirx.SeqStmt(_union_step(walks, look(0), dtype, content)),
