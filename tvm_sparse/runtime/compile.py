@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import platform
 from collections.abc import Mapping
 from typing import Any
 
@@ -82,8 +83,10 @@ def _with_sparse_result(
 ) -> SparseResultKernel:
     """Compile the first policy of a choice, and let the kernel compile others."""
 
+    target = _without_guesses(resolve_target(target))
+
     def build(policy: Policy, windowed: bool) -> tuple[Executable, dict]:
-        with resolve_target(target):
+        with target:
             module, description = assemble(func, policy, windowed)
         return _compile(module, target, {"result": description}), description
 
@@ -192,10 +195,6 @@ def resolve_target(target: Any) -> Target:
     if attrs.get("kind") == "llvm" and "mcpu" not in attrs and "mtriple" not in attrs:
         attrs["mcpu"] = codegen.llvm_get_system_cpu()
         attrs.setdefault("mattr", _masked_features(attrs["mcpu"]))
-        import os
-
-        if os.environ.get("CLOPT"):
-            attrs["cl-opt"] = os.environ["CLOPT"].split(",")
     try:
         resolved = Target(attrs)
     except ValueError as error:
@@ -207,6 +206,19 @@ def resolve_target(target: Any) -> Target:
     if cpu and attrs.get("kind") == "llvm" and not _is_known_cpu(str(cpu), attrs.get("mtriple")):
         raise ValueError(f"target: LLVM knows no CPU {cpu!r}")
     return resolved
+
+
+def _without_guesses(target: Target) -> Target:
+    """Keep LLVM from making branches of selections, which it expects to be easy to predict.
+
+    Where coordinates of two operands meet they are not.
+    """
+    attrs = _target_attrs(target)
+    triple = str(attrs.get("mtriple") or platform.machine())
+    if target.kind.name != "llvm" or not triple.lower().startswith(("x86", "amd64", "i686")):
+        return target
+    options = [*map(str, attrs.get("cl-opt") or []), "-x86-cmov-converter:bool=false"]
+    return Target(attrs | {"cl-opt": options})
 
 
 def _is_known_cpu(cpu: str, triple: str | None) -> bool:

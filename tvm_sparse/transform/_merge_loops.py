@@ -16,10 +16,13 @@ from tvm.ir import Expr, Var
 
 from ..ir import Axis
 
-__all__ = ["STEPS_MARK", "Step", "Walk", "intersection_loops", "union_loops"]
+__all__ = ["RUN_MARK", "STEPS_MARK", "Step", "Walk", "intersection_loops", "union_loops"]
 
 #: Key of the statement around merged loops that says how many steps they make at most.
 STEPS_MARK = "tvm_sparse.merge_steps"
+
+#: Annotation of a short loop of constant extent over entries that follow one another in every axis.
+RUN_MARK = "tvm_sparse.run"
 
 #: An axis with so many times the entries of the shortest one is not walked entry by entry.
 _LONGER = 16
@@ -273,7 +276,14 @@ def _run(walks: tuple[Walk, Walk], dtype: str, content: Content) -> list[tirx.St
         ]
     )
     return [
-        tirx.For(lane, tirx.const(0, "int32"), tirx.const(_LANES, "int32"), _SERIAL, body),
+        tirx.For(
+            lane,
+            tirx.const(0, "int32"),
+            tirx.const(_LANES, "int32"),
+            _SERIAL,
+            body,
+            annotations={RUN_MARK: True},
+        ),
         *(_set(walk.next, walk.next[0] + _LANES) for walk in walks),
     ]
 

@@ -40,8 +40,8 @@ def assemble(func: SparseFunc, policy: Policy, windowed: bool = False) -> tuple[
     Returns
     -------
     tvm.IRModule
-        Functions ``<name>_check``, ``<name>_work``, ``<name>_<policy>_count``, ``<name>_<policy>_fill`` and, if the policy
-        has one, ``<name>_<policy>_refill``.
+        Functions ``<name>_check``, ``<name>_work``, ``<name>_<policy>_count``, ``<name>_<policy>_fill``
+        and, where there is one, ``<name>_<policy>_append`` and ``<name>_<policy>_refill``.
     dict
         What the runtime needs, as plain data.
     """

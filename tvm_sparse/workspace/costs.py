@@ -26,8 +26,6 @@ class Costs:
 
     Attributes
     ----------
-    append : float
-        To write an entry that needs no workspace; not fitted.
     dense_insert, list_insert, hash_insert, sort_insert, bucket_insert : float
         To take in an entry, in one phase, when the memory is in the nearest cache.
     dense_drain, list_drain, hash_drain, sort_drain, bucket_drain : float
@@ -54,7 +52,6 @@ class Costs:
         For an access that the second cache, the third, or none of them answers.
     """
 
-    append: float = 1.5
     dense_insert: float = 1.61
     dense_drain: float = 1.06
     dense_word: float = 2.44

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from .costs import Work
 from .policy import Policy, register_policy
 from .statements import sequence, when
 
@@ -35,9 +34,6 @@ class Append(Policy):
 
     def drain(self, memory, row, emit):
         raise NotImplementedError  # nothing is held
-
-    def cost(self, work: Work) -> float:
-        return work.total(work.costs.append * work.produced)
 
 
 class Scalar(Append):

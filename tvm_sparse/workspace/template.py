@@ -17,8 +17,9 @@ from tvm import tirx
 from tvm.ir import Expr, Var
 
 from ..ir.buffer import declare_buffer
-from ..transform._merge_loops import STEPS_MARK
-from .policy import Combine, Memory, Policy, Row
+from ..transform._merge_loops import RUN_MARK, STEPS_MARK
+from .output import Output
+from .policy import Memory, Policy, Row
 from .producer import Producer, RowLoops
 from .statements import Local, int64, loop, sequence, substitute, when
 
@@ -196,41 +197,6 @@ def refill_function(
         ]
 
     return Generated([*own, *tasks.arguments], tasks.run(before=before, finish=finish))
-
-
-class Output:
-    """Where the entries of a result go, one after another.
-
-    Parameters
-    ----------
-    values : Var
-        Buffer of the values.
-    indices : Var or None
-        Buffer of the places; None if they are known.
-
-    Attributes
-    ----------
-    slot : Local
-        Where the next entry goes.
-    """
-
-    def __init__(self, values: Var, indices: Var | None) -> None:
-        self._values, self._indices = values, indices
-        self.slot = Local("slot", "int64")
-
-    def append(self, place: Expr, value: Expr) -> tirx.Stmt:
-        """Return what writes an entry."""
-        parts = [tirx.BufferStore(self._values, value, [self.slot.value])]
-        if self._indices is not None:
-            dtype = str(self._indices.ty.dtype)
-            parts.insert(0, tirx.BufferStore(self._indices, place.astype(dtype), [self.slot.value]))
-        return sequence(parts, self.slot.set(self.slot.value + 1))
-
-    def update_last(self, combine: Combine | None, value: Expr) -> tirx.Stmt:
-        """Return what combines a value with that of the last entry, or replaces it."""
-        last = self.slot.value - 1
-        held = tirx.BufferLoad(self._values, [last])
-        return tirx.BufferStore(self._values, combine(held, value) if combine else value, [last])
 
 
 def _nothing(_number: Expr) -> list[tirx.Stmt]:
@@ -422,7 +388,19 @@ class _Tasks:
             is_inside = tirx.And(place >= base, place < base + self.width)
             return sequence(bind, when(is_inside, taken))
 
-        return tvm_ffi.structural_mutate(own.body, [(tirx.BufferStore, store)])
+        def run(node: tirx.For, mutator) -> tirx.Stmt:
+            if RUN_MARK not in node.annotations or not self._appends:
+                return mutator.default_mutate(node)
+            with self.output.run(node.loop_var):
+                body = mutator.mutate(node.body)
+            return self.output.after_run(node, body)
+
+        return tvm_ffi.structural_mutate(own.body, [(tirx.BufferStore, store), (tirx.For, run)])
+
+    @property
+    def _appends(self) -> bool:
+        """Whether every entry is written as a new one."""
+        return self.output is not None and self.policy.name == "append"
 
 
 def _levels(variables: list[Var], number: Expr, lengths: list[Expr]) -> dict[Var, Expr]:
