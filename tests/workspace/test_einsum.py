@@ -199,7 +199,7 @@ def test_explanations_name_loops_conversions_workspace_and_phases(capsys):
         "operand 0 ('ki'): levels i, k (brought to this order)",
         "operand 1 ('kj'): levels k, j (as stored)",
         "workspace of 1 dimension(s) over j",
-        "phases work, count, fill",
+        "phases check, work, count, fill",
     ):
         assert part in text
 
@@ -212,8 +212,7 @@ def test_the_work_phase_counts_products():
         (step,) = plan._steps
         kernel = compiled(step.program.text, "auto")
         known = kernel._bind((), step.program.call.arguments(plan._values))
-        kernel._run("work", known)
-        assert np.from_dlpack(known["work"]).sum() == expect(expression, a, b).products
+        assert kernel._work(known).sum() == expect(expression, a, b).products
 
 
 def test_a_product_with_a_mask_is_left_whole_where_the_mask_is_thin():
