@@ -42,9 +42,9 @@ def describe(plan: EinsumPlan) -> str:
 
 
 def _factor_text(plan: EinsumPlan, factor, nest, place: int) -> str:
-    known = plan._sources
+    known = plan._labels
     label = (
-        known[factor.source].label
+        known[factor.source]
         if factor.source < len(known)
         else f"result of kernel {factor.source - len(known)}"
     )
@@ -53,7 +53,9 @@ def _factor_text(plan: EinsumPlan, factor, nest, place: int) -> str:
     levels = [v for v in nest.order if v in factor.variables]
     is_kept = levels == list(factor.variables)
     stored = "as stored" if is_kept else "brought to this order"
-    use = "searched" if place in nest.searched else "drives loops"
+    use = (
+        "excludes" if factor.excludes else "searched" if place in nest.searched else "drives loops"
+    )
     return f"{label}: levels {', '.join(levels)} ({stored}), {factor.count} entries, {use}"
 
 
