@@ -326,7 +326,7 @@ def test_operands_that_are_refused():
         ({"dtype": "int32"}, "dtype: expected one that holds results of float32, found int32"),
         ({"dtype": "longdouble"}, "dtype: expected one of integers, real or complex numbers"),
         ({"complement": True}, "complement: expected a mask to complement, found none"),
-        ({"mask": sp.eye(3)}, "mask: expected size 2 for letter 'i', as operand 0"),
+        ({"mask": sp.eye(3)}, r"mask \('ik'\): expected size 2 for letter 'i', as operand 0"),
         ({"out": "bsr"}, "blocksize: expected rows and columns of a block with out='bsr'"),
         ({"out": "bsr", "blocksize": (1, 3)}, "blocksize: expected rows and columns that divide"),
         ({"blocksize": (1, 1)}, "blocksize: expected rows and columns of a block with out='bsr'"),

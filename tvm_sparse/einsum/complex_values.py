@@ -29,14 +29,14 @@ class Expansion:
         The products; each factor has a source of its own.
     origins : tuple of int
         For each of these sources, the one that its values are a part of.
-    parts : tuple of tuple of complex
-        For the real part of the result, and for the imaginary one: which part of each source. The values
-        are the real part of the source times this number.
+    parts : tuple of tuple of str
+        For the real part of the result, and for the imaginary one: which part of each source, ``"re"``,
+        ``"im"``, ``"-im"`` or ``"0"``.
     """
 
     terms: list[list[Factor]]
     origins: tuple[int, ...]
-    parts: tuple[tuple[complex, ...], tuple[complex, ...]]
+    parts: tuple[tuple[str, ...], tuple[str, ...]]
 
     def values(self, given: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
         """Return the values of all sources, for the real part of the result and for the imaginary one."""
@@ -63,20 +63,19 @@ def expand(terms: Sequence[Sequence[Factor]], is_complex: Sequence[bool]) -> Exp
 
     Examples
     --------
-    The real part of ``a b`` is ``re re - im im``, the imaginary one ``re im + im re``; a factor ``-1j``
-    takes an imaginary part, ``1j`` its negative.
+    The real part of ``a b`` is ``re re - im im``, the imaginary one ``re im + im re``.
 
     >>> expansion = expand([[Factor(("i",), 0), Factor(("i",), 1)]], [True, True])
     >>> expansion.origins
     (0, 1, 0, 1)
     >>> expansion.parts[0]
-    (1, 1, 1j, -1j)
+    ('re', 're', '-im', 'im')
     >>> expansion.parts[1]
-    (1, -1j, -1j, 1)
+    ('re', 'im', 'im', 're')
     """
     expanded: list[list[Factor]] = []
     origins: list[int] = []
-    parts: tuple[list[complex], list[complex]] = ([], [])
+    parts: tuple[list[str], list[str]] = ([], [])
     for term in terms:
         choices = _choices(term, [is_complex[factor.source] for factor in term])
         for own in choices:
@@ -97,25 +96,22 @@ def joined(real: np.ndarray, imaginary: np.ndarray) -> np.ndarray:
 
 def _choices(
     term: Sequence[Factor], is_complex: Sequence[bool]
-) -> list[tuple[list[complex], list[complex]]]:
+) -> list[tuple[list[str], list[str]]]:
     """Pairs of a choice of parts that adds to the real part of a product, and one to the imaginary."""
     if not any(is_complex):
-        return [([1] * len(term), [0] * len(term))]
+        return [(["re"] * len(term), ["0"] * len(term))]
     found: tuple[list, list] = ([], [])
     for imaginary in itertools.product(*((0, 1) if own else (0,) for own in is_complex)):
         degree = sum(imaginary)
-        own = [-1j if is_imaginary else 1 for is_imaginary in imaginary]
+        own = ["im" if is_imaginary else "re" for is_imaginary in imaginary]
         if degree % 4 > 1:  # the square of the imaginary unit
-            first = imaginary.index(1)
-            own[first] = 1j
+            own[imaginary.index(1)] = "-im"
         found[degree % 2].append(own)
     return list(zip(*found))
 
 
-def _part(values: np.ndarray, part: complex) -> np.ndarray:
-    """The real part of values times a number that is 0, 1, 1j or -1j."""
-    if part == 0:
+def _part(values: np.ndarray, part: str) -> np.ndarray:
+    if part == "0":
         return np.zeros_like(values.real)
-    if part == 1:
-        return np.ascontiguousarray(values.real)
-    return np.ascontiguousarray(values.imag) if part == -1j else -values.imag
+    found = np.ascontiguousarray(values.real if part == "re" else values.imag)
+    return -found if part == "-im" else found

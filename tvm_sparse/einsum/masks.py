@@ -70,11 +70,9 @@ def read_mask(mask: Any, letters: str, complement: bool, number: int) -> Mask:
             "mask: expected a result with dimensions, found '->' without letters after it; multiply by "
             "the mask instead"
         )
-    factor, source, read = read_operand(letters, mask, number)
+    factor, source, read = read_operand(letters, mask, number, "mask")
     if factor.is_dense:
         places = np.nonzero(read)
         entries = Entries(places, np.arange(places[0].size), read.shape)
         factor = replace(factor, entries=entries)
-    return Mask(
-        replace(factor, excludes=complement), replace(source, label="mask", dtype=np.dtype(bool))
-    )
+    return Mask(replace(factor, excludes=complement), replace(source, dtype=np.dtype(bool)))

@@ -108,7 +108,9 @@ class Source:
         )
 
 
-def read_operand(letters: str, operand: Any, number: int) -> tuple[Factor, Source, Any]:
+def read_operand(
+    letters: str, operand: Any, number: int, name: str | None = None
+) -> tuple[Factor, Source, Any]:
     """Read an operand.
 
     Parameters
@@ -119,6 +121,8 @@ def read_operand(letters: str, operand: Any, number: int) -> tuple[Factor, Sourc
         What was passed.
     number : int
         Which operand it is.
+    name : str, optional
+        Names it in messages.
 
     Returns
     -------
@@ -130,7 +134,7 @@ def read_operand(letters: str, operand: Any, number: int) -> tuple[Factor, Sourc
     TypeError, ValueError
         If it is of another kind, or has more or fewer dimensions than letters.
     """
-    label = f"operand {number} ({letters!r})"
+    label = f"{name or f'operand {number}'} ({letters!r})"
     array = _as_array(operand)
     entries, extents = (None, None) if array is not None else read_entries(operand, None, label)
     shape = tuple(array.shape if array is not None else entries.shape)

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from ..formats.entries import Entries, RowEntries
 from ..ir import SparseFunc
-from .complex_values import Expansion, expand, joined
+from .complex_values import expand
 from .explain import describe
 from .expression import parse
 from .factors import Factor
@@ -23,7 +23,7 @@ from .operands import read_operand, read_sizes, scaled
 from .program import parsed, write_program
 from .results import Output
 from .semiring import arithmetic
-from .splitting import choose_split
+from .splitting import Split, choose_split
 from .step import Step
 
 __all__ = ["EinsumPlan"]
@@ -72,23 +72,19 @@ class EinsumPlan:
         elif complement:
             raise ValueError("complement: expected a mask to complement, found none")
         known = [*self._sources, *([self._mask.source] if self._mask else [])]
+        self._labels = [own.label for own in known]
         self._sizes = read_sizes(known)
         dtypes = [own.dtype for own in self._sources]
         self._arithmetic = arithmetic(semiring, dtypes, dtype, self.expression.coefficients)
         self._output.check(self._shape, self._arithmetic)
-        self._workspace, self._steps = workspace, []
-        self._expansion: Expansion | None = None
-        self._labels = [own.label for own in known]
-        if not self._arithmetic.is_logical and any(own.kind == "c" for own in dtypes):
-            self._expansion = expand(terms, [own.dtype.kind == "c" for own in known])
-            self._labels = [self._labels[origin] for origin in self._expansion.origins]
-            terms = self._expansion.terms
+        self._workspace = workspace
+        self._steps: list[Step] = []
         self._terms = terms
         self._wraps_arrays = _all_arrays(operands)
         self._wide = any(_has_wide_indices(factor) for factor in factors)
-        self._values, *others = self._parts(given)
+        self._values = self._source_values(given)
         self._entries, self._last = self._solve_all()
-        self._first: list[list[np.ndarray]] | None = [self._values, *others]
+        self._first: list[np.ndarray] | None = self._values
 
     def __call__(self, *operands: Any) -> Any:
         """Compute the result for operands of the planned structure.
@@ -111,7 +107,10 @@ class EinsumPlan:
                 f"{len(operands)}"
             )
         given = [source.read_again(op) for source, op in zip(self._sources, operands)]
-        return self._finished([self._run(values) for values in self._parts(given)])
+        values = self._source_values(given)
+        for step in self._steps:
+            values.append(step.run(values, self._arithmetic, again=True))
+        return self._finished(values)
 
     @property
     def functions(self) -> list[SparseFunc]:
@@ -129,34 +128,21 @@ class EinsumPlan:
         """Return the result for the operands that the plan was made with; once, then they are let go."""
         if self._first is None:
             raise ValueError("plan: call it with operands; its first result was taken already")
-        (solved, *others), self._first = self._first, None
-        return self._finished([self._total(solved), *map(self._run, others)])
+        values, self._first = self._first, None
+        return self._finished(values)
 
     # --- values ---
 
-    def _parts(self, given: Sequence[Any]) -> list[list[np.ndarray]]:
-        """Return the values of all sources; of complex operands those of each part of the result."""
+    def _source_values(self, given: Sequence[Any]) -> list[np.ndarray]:
         pairs = zip(self._sources, given)
         values = [source.values(own, self._arithmetic) for source, own in pairs]
-        if self._mask is not None:
-            values.append(self._mask.values(self._arithmetic))
-        return [values] if self._expansion is None else self._expansion.values(values)
+        return values if self._mask is None else [*values, self._mask.values(self._arithmetic)]
 
-    def _run(self, values: list[np.ndarray]) -> np.ndarray:
-        """Compute the values of the result from those of the sources."""
-        for step in self._steps:
-            values.append(step.run(values, self._arithmetic, again=True))
-        return self._total(values)
-
-    def _total(self, values: Sequence[np.ndarray]) -> np.ndarray:
+    def _finished(self, values: Sequence[np.ndarray]) -> Any:
         add = self._arithmetic.semiring.reduce
-        return functools.reduce(add, [values[number] for number in self._last])
-
-    def _finished(self, parts: Sequence[np.ndarray]) -> Any:
-        values = parts[0] if len(parts) == 1 else joined(*parts)
         return self._output.finish(
             self._entries,
-            values,
+            functools.reduce(add, [values[number] for number in self._last]),
             self._shape,
             arithmetic=self._arithmetic,
             as_array=self._wraps_arrays,
@@ -178,6 +164,10 @@ class EinsumPlan:
     ) -> Factor:
         """Plan and run a sum of products; return it as a factor."""
         terms = [self._in_pairs(list(term), result) for term in terms]
+        expansion = None
+        if any(self._is_complex(factor) for term in terms for factor in term):
+            expansion = expand(terms, [own.dtype.kind == "c" for own in self._values])
+            terms = expansion.terms
         sizes = {v: self._sizes[v] for term in terms for f in term for v in f.variables}
         problem = Problem(tuple(map(tuple, terms)), tuple(result), sizes)
         problem, restoration = normalize(problem, is_dense)
@@ -191,7 +181,9 @@ class EinsumPlan:
         program = write_program(
             inner.terms, nests, inner.result, inner.sizes, self._arithmetic, is_dense
         )
-        step = Step(program, self._workspace, inner, nests, restoration, is_dense, not result)
+        step = Step(
+            program, self._workspace, inner, nests, restoration, is_dense, not result, expansion
+        )
         self._values.append(step.run(self._values, self._arithmetic, again=False))
         self._steps.append(step)
         if step.entries is not None:
@@ -205,11 +197,21 @@ class EinsumPlan:
         sizes = {v: self._sizes[v] for factor in term for v in factor.variables}
         excluding = [factor for factor in term if factor.excludes]
         term = [factor for factor in term if not factor.excludes]
-        while (split := choose_split(term, result, sizes)) is not None:
+        while (split := self._split(term, result, sizes)) is not None:
             pair = [term[split.first], term[split.second]]
             rest = [factor for factor in term if all(factor is not own for own in pair)]
             term = [self._solve([pair], split.result), *rest]
         return [*term, *excluding]
+
+    def _split(
+        self, term: Sequence[Factor], result: Sequence[str], sizes: dict[str, int]
+    ) -> Split | None:
+        """Choose a pair; as a whole, complex factors make more real products than two each time."""
+        parts = sum(self._is_complex(factor) for factor in term)
+        return choose_split(term, result, sizes, 2.0 ** max(0, parts - 2))
+
+    def _is_complex(self, factor: Factor) -> bool:
+        return self._values[factor.source].dtype.kind == "c"
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -218,11 +220,11 @@ class EinsumPlan:
 
 def _with_rows(problem: Problem) -> Problem:
     """Let a problem without a result have one value for each coordinate of its best variable."""
-    (term,) = problem.terms
-    variables = dict.fromkeys(v for factor in term for v in factor.variables)
-    nests = {v: best_nest(term, (v,), problem.sizes) for v in variables}
-    tried = {v: nest.steps for v, nest in nests.items() if nest is not None}
-    return replace(problem, result=(min(tried, key=tried.get, default=next(iter(variables))),))
+    each = [dict.fromkeys(v for factor in term for v in factor.variables) for term in problem.terms]
+    common = [v for v in each[0] if all(v in own for own in each)]
+    nests = {v: [best_nest(term, (v,), problem.sizes) for term in problem.terms] for v in common}
+    tried = {v: sum(nest.steps for nest in own) for v, own in nests.items() if None not in own}
+    return replace(problem, result=(min(tried, key=tried.get, default=common[0]),))
 
 
 def _with_shape(entries: Entries, shape: tuple[int, ...]) -> Entries:

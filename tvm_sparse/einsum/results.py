@@ -133,7 +133,11 @@ class Output:
             return DCSR().pack(Entries(entries.coordinates, final, shape))
         kind = "csr" if self.out == "bsr" else self.out
         matrix = _compressed(entries, final, shape, index, kind, as_array)
-        return matrix.tobsr(tuple(self.blocksize)) if self.out == "bsr" else matrix
+        if self.out != "bsr":
+            return matrix
+        blocks = matrix.tobsr(tuple(self.blocksize))
+        blocks.sort_indices()
+        return blocks
 
 
 def _coordinates(

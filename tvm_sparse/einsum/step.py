@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from ..formats.entries import Entries, RowEntries
 from ..runtime.sparse_results import ResultPlan, SparseResultKernel
 from ..workspace.costs import memory_bytes
+from .complex_values import Expansion, joined
 from .nests import Nest
 from .normal_form import Problem, Restoration
 from .program import Program, compiled, compiled_dense
@@ -41,6 +42,8 @@ class Step:
         Whether the result is a dense array.
     is_total : bool
         Whether all values are added up, for a result without dimensions.
+    expansion : Expansion or None
+        What the terms are parts of; None if they are real.
     entries : Entries or None
         The structure of the result, once it is found; None if it is dense.
     known : ResultPlan or None
@@ -54,11 +57,21 @@ class Step:
     restoration: Restoration
     is_dense: bool
     is_total: bool
+    expansion: Expansion | None = None
     entries: Entries | None = None
     known: ResultPlan | None = field(default=None, repr=False)
 
     def run(self, sources: Sequence[np.ndarray], arithmetic: Arithmetic, again: bool) -> np.ndarray:
         """Compute the values of the result; the first time, its structure too."""
+        if self.expansion is None:
+            return self._run(sources, arithmetic, again)
+        real, imaginary = self.expansion.values(sources)
+        found = self._run(real, arithmetic, again)
+        return joined(found, self._run(imaginary, arithmetic, again=True))
+
+    def _run(
+        self, sources: Sequence[np.ndarray], arithmetic: Arithmetic, again: bool
+    ) -> np.ndarray:
         arguments = self.program.call.arguments(sources)
         if self.is_dense:
             return self._run_dense(arguments, arithmetic)
