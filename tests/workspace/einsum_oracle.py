@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,40 +30,61 @@ class Expected:
     products: int
 
 
-def expect(expression: str, *operands, semiring: str = "plus-times") -> Expected:
-    """Compute an expression in float64."""
-    left, result = expression.split("->")
+_TERM = re.compile(r"([+-]*)(?:([\d.]+(?:e[+-]?\d+)?)\*)?([A-Za-z,]+)")
+
+
+def expect(expression, *operands, semiring="plus-times", mask=None, complement=False) -> Expected:
+    """Compute an expression in float64 or complex128."""
+    left, result = expression.replace(" ", "").split("->")
     numbers, parts = iter(range(len(operands))), []
-    for term in left.split("+"):
-        factors = [(own, *_entries(operands[next(numbers)], semiring)) for own in term.split(",")]
-        parts.append(_product(factors, result, semiring))
+    for signs, number, term in _TERM.findall(left):
+        factors = [_entries(operands[next(numbers)], own, semiring) for own in term.split(",")]
+        coordinates, values = _product(factors, result, semiring)
+        scale = (-1) ** signs.count("-") * float(number or 1)
+        parts.append((coordinates, values if scale == 1 else scale * values))
     coordinates = np.concatenate([own for own, _ in parts])
     values = np.concatenate([own for _, own in parts])
+    if mask is not None:
+        _, places, _ = _entries(mask, result, "or-and", every=False)
+        known, masked = _keys(coordinates, places)
+        kept = np.isin(known, masked) != complement
+        coordinates, values = coordinates[kept], values[kept]
     add, _, zero = _OPERATIONS[semiring]
     if coordinates.shape[1]:
         found, places = np.unique(coordinates, axis=0, return_inverse=True)
     else:
         found, places = np.zeros((1, 0), np.int64), np.zeros(values.size, np.int64)
-    total, scale = np.full(len(found), float(zero)), np.zeros(len(found))
+    total, scale = np.full(len(found), zero, values.dtype), np.zeros(len(found))
     add.at(total, places.ravel(), values)
     np.add.at(scale, places.ravel(), np.abs(values))
     return Expected(found, total, scale, values.size)
 
 
-def _entries(operand, semiring):
-    """Coordinates and values of an operand; all places of a dense one; repeated ones added up."""
+def _stored(operand, every):
+    """Coordinates and values of an operand; all places of a dense one, or those that are not zero."""
     if isinstance(operand, np.ndarray):
-        coordinates = np.indices(operand.shape).reshape(operand.ndim, -1).T
-        values = operand.ravel()
-    else:
-        coo = operand.tocoo() if sp.issparse(operand) else operand.unpack().tocoo()
-        coordinates = np.stack([np.asarray(c, np.int64) for c in coo.coords], axis=1)
-        values = coo.data
+        chosen = np.ones(operand.shape, bool) if every else operand != 0
+        return np.argwhere(chosen), operand[chosen]
+    if isinstance(operand, list):
+        parts = [_stored(own, every) for own in operand]
+        columns = [np.insert(own, 0, number, axis=1) for number, (own, _) in enumerate(parts)]
+        return np.concatenate(columns), np.concatenate([own for _, own in parts])
+    coo = operand.tocoo() if sp.issparse(operand) else operand.unpack().tocoo()
+    return np.stack([np.asarray(c, np.int64) for c in coo.coords], axis=1), coo.data
+
+
+def _entries(operand, letters, semiring, every=True):
+    """Distinct letters, coordinates and values of an operand; repeated ones added up."""
+    coordinates, values = _stored(operand, every)
     values = (values != 0) if semiring == "or-and" else values
+    distinct = "".join(dict.fromkeys(letters))
+    first = coordinates[:, [letters.index(v) for v in letters]]
+    chosen = (coordinates == first).all(axis=1)
+    coordinates = coordinates[chosen][:, [letters.index(v) for v in distinct]]
     found, places = np.unique(coordinates, axis=0, return_inverse=True)
-    summed = np.zeros(len(found))
-    np.add.at(summed, places.ravel(), values.astype("float64"))
-    return found, np.minimum(summed, 1) if semiring == "or-and" else summed
+    summed = np.zeros(len(found), np.result_type(values.dtype, np.float64))
+    np.add.at(summed, places.ravel(), values[chosen])
+    return distinct, found, np.minimum(summed, 1) if semiring == "or-and" else summed
 
 
 def _product(factors, result, semiring):
@@ -97,9 +119,9 @@ def _keys(left, right):
     return numbers[: len(left)], numbers[len(left) :]
 
 
-def check(found, expression: str, *operands, semiring: str = "plus-times", tolerance=1e-12):
+def check(found, expression: str, *operands, tolerance=1e-12, **options):
     """Compare a sparse result: coordinates exactly and in order, values within the scale of their sums."""
-    expected = expect(expression, *operands, semiring=semiring)
+    expected = expect(expression, *operands, **options)
     if sp.issparse(found):
         if found.format == "csc":
             found, expected = found.T, _transposed(expected)
@@ -114,9 +136,10 @@ def check(found, expression: str, *operands, semiring: str = "plus-times", toler
         coordinates, values = np.zeros((1, 0)), np.array([found])
     np.testing.assert_array_equal(coordinates, expected.coordinates)
     bound = tolerance * (1 + expected.scale)
-    both = (expected.values == values.astype("float64")) | (
-        np.abs(values.astype("float64") - expected.values) <= bound
-    )
+    values = values.astype(np.result_type(values.dtype, np.float64))
+    with np.errstate(invalid="ignore"):
+        both = (expected.values == values) | (np.abs(values - expected.values) <= bound)
+    both |= np.isnan(expected.values) & np.isnan(values)
     assert both.all(), (values[~both], expected.values[~both])
     return expected
 

@@ -25,7 +25,8 @@ from .programs import BY_OUTER_PRODUCTS, by_rows, check, product, sparse, total
 
 
 def _candidates(*names: str):
-    policies = [own for own in known_policies() if not names or own.name in names]
+    known = [own for own in known_policies() if not own.streams]
+    policies = [own for own in known if not names or own.name in names]
     return [(own, {part.name: vars(part) for part in own.scratch}) for own in policies]
 
 

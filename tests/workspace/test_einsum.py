@@ -268,10 +268,16 @@ def load(name):
     [
         ("ij,jk", r"expression: expected '->' and the letters of the result"),
         ("i1,jk->ik", "operand 0: expected letters a-z or A-Z, found '1' in 'i1'"),
-        ("ii,ik->k", "operand 0: expected each letter once, found 'ii'"),
         ("ij,jk->ii", "result: expected each letter once, found 'ii'"),
-        ("ij,jk->ix", "result: expected letters that every term has, found 'x'"),
-        ("ij,jk+ij->ik", "result: expected letters that every term has, found 'k'"),
+        ("ij,jk->ix", r"term 0 \('ij,jk'\): expected all letters of the result 'ix', found no 'x'"),
+        (
+            "ij,jk+ij->ik",
+            r"term 1 \('ij'\): expected all letters of the result 'ik', found no 'k'; mult",
+        ),
+        ("ij+->ij", "operand 1: expected letters, one for each dimension, found none"),
+        ("ij---ij->ij", "expected one sign before a term, found '---'"),
+        ("--ij,jk->ij", "expected one sign before a term, found '--'"),
+        ("2ij,jk->ik", "operand 0: expected letters a-z or A-Z, found '2' in '2ij'"),
         (",jk->jk", "operand 0: expected letters, one for each dimension, found none"),
     ],
 )
@@ -295,9 +301,13 @@ def test_operands_that_are_refused():
     with pytest.raises(TypeError, match=r"operand 1 \('jk'\): expected a SciPy sparse matrix"):
         tvm_sparse.einsum("ij,jk->ik", a, [[1, 2], [3, 4]])
     with pytest.raises(
-        TypeError, match="operands: expected integers, truth values or real numbers"
+        TypeError, match="operands: expected integers, truth values, real or complex numbers"
     ):
-        tvm_sparse.einsum("ij,jk->ik", a, a.astype("complex64"))
+        tvm_sparse.einsum("ij,jk->ik", a, a.astype("longdouble"))
+    with pytest.raises(
+        ValueError, match=r"operand 0 \('ii'\): expected equal sizes where letter 'i'"
+    ):
+        tvm_sparse.einsum("ii->i", wide)
     broken = a.copy()
     broken.indices[0] = 7
     with pytest.raises(
@@ -309,11 +319,16 @@ def test_operands_that_are_refused():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"out": "ell"}, "out: expected one of csr, csc, coo, dcsr, dense, found 'ell'"),
+        ({"out": "ell"}, "out: expected one of csr, csc, coo, dcsr, bsr, dense, found 'ell'"),
         ({"semiring": "plus"}, "semiring: expected one of plus-times, min-plus"),
         ({"workspace": "none"}, "workspace: expected one of .*, found 'none'"),
         ({"dtype": "int32"}, "dtype: expected one that holds results of float32, found int32"),
-        ({"dtype": "complex64"}, "dtype: expected one of integers or real numbers"),
+        ({"dtype": "longdouble"}, "dtype: expected one of integers, real or complex numbers"),
+        ({"complement": True}, "complement: expected a mask to complement, found none"),
+        ({"mask": sp.eye(3)}, r"mask \('ik'\): expected size 2 for letter 'i', as operand 0"),
+        ({"out": "bsr"}, "blocksize: expected rows and columns of a block with out='bsr'"),
+        ({"out": "bsr", "blocksize": (1, 3)}, "blocksize: expected rows and columns that divide"),
+        ({"blocksize": (1, 1)}, "blocksize: expected rows and columns of a block with out='bsr'"),
     ],
 )
 def test_options_that_are_refused(options, message):

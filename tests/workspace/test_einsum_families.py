@@ -12,19 +12,12 @@ import itertools
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
 import tvm_sparse
 from tests.workspace.einsum_oracle import check
-from tvm_sparse.formats import CSC, CSF, CSR, DCSR
-
-SETTINGS = settings(
-    max_examples=10,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+from tests.workspace.einsum_problems import SETTINGS, problem
+from tvm_sparse.formats import CSF, DCSR
 
 FAMILIES = {
     "product": "ik,kj->ij",
@@ -71,46 +64,6 @@ FAMILIES = {
     "paths kept": "ij,jk->ijk",
     "cycle kept": "ij,jk,ki->ijk",
 }
-
-
-@st.composite
-def operand(draw, shape, dtype="float64"):
-    """A sparse tensor as it may come: entries in any order, some twice, some zero."""
-    size = int(np.prod(shape))
-    most = min(12, 2 * size)
-    keys = draw(st.lists(st.integers(0, max(0, size - 1)), max_size=most)) if size else []
-    values = draw(st.lists(st.integers(-2, 2), min_size=len(keys), max_size=len(keys)))
-    coordinates = np.unravel_index(np.array(keys, np.int64), shape) if keys else None
-    if coordinates is None:
-        coordinates = tuple(np.zeros(0, np.int64) for _ in shape)
-    index = draw(st.sampled_from(["int32", "int64"]))
-    coordinates = tuple(c.astype(index) for c in coordinates)
-    tensor = sp.coo_array((np.array(values, dtype), coordinates), shape=shape)
-    if len(shape) != 2:
-        return tensor
-    kind = draw(st.sampled_from(["coo", "csr", "csc", "packed"]))
-    if kind == "csr":
-        return _unsorted_rows(tensor)
-    if kind == "csc":
-        return _unsorted_rows(tensor.T).T
-    packing = draw(st.sampled_from([CSR, CSC, DCSR]))
-    return packing().pack(tensor) if kind == "packed" and 0 not in shape else tensor
-
-
-def _unsorted_rows(tensor):
-    """CSR with the entries of a row in the order in which they came, repeated ones too."""
-    row, column = tensor.coords
-    order = np.argsort(row, kind="stable")
-    pointers = np.append(0, np.cumsum(np.bincount(row, minlength=tensor.shape[0])))
-    return sp.csr_array((tensor.data[order], column[order], pointers), shape=tensor.shape)
-
-
-@st.composite
-def problem(draw, expression, dtype="float64"):
-    letters = sorted(set(expression) - set("->,+"))
-    sizes = {letter: draw(st.sampled_from([0, 1, 2, 3, 3, 5, 7])) for letter in letters}
-    operands = expression.split("->")[0].replace("+", ",").split(",")
-    return [draw(operand(tuple(sizes[letter] for letter in own), dtype)) for own in operands]
 
 
 @pytest.mark.parametrize("name", FAMILIES)

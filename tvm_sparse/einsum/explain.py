@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 from .program import compiled
 
 if TYPE_CHECKING:
+    from .factors import Factor
+    from .nests import Nest
     from .plan import EinsumPlan
+    from .step import Step
 
 __all__ = ["describe"]
 
@@ -27,10 +30,14 @@ def describe(plan: EinsumPlan) -> str:
         inner = step.problem
         lines.append(f"kernel {number}: result over {', '.join(names[v] for v in inner.result)}")
         lines += [f"  rewritten: {note}" for note in step.restoration.notes]
+        if step.expansion is not None:
+            lines.append("  runs for the real part and for the imaginary one")
         for place, (term, nest) in enumerate(zip(inner.terms, step.nests)):
             order = ", ".join(names[v] for v in nest.order)
             lines.append(f"  term {place}: loops {order}; about {nest.steps:.3g} steps")
-            lines += [f"    {_factor_text(plan, factor, nest, k)}" for k, factor in enumerate(term)]
+            lines += [
+                f"    {_factor_text(plan, step, factor, nest, k)}" for k, factor in enumerate(term)
+            ]
             if not step.is_dense:
                 lines.append(f"    {_workspace_text(step, nest)}")
         if step.is_dense:
@@ -41,23 +48,23 @@ def describe(plan: EinsumPlan) -> str:
     return "\n".join(lines)
 
 
-def _factor_text(plan: EinsumPlan, factor, nest, place: int) -> str:
-    known = plan._sources
-    label = (
-        known[factor.source].label
-        if factor.source < len(known)
-        else f"result of kernel {factor.source - len(known)}"
-    )
+def _factor_text(plan: EinsumPlan, step: Step, factor: Factor, nest: Nest, place: int) -> str:
+    known, source = plan._labels, factor.source
+    if step.expansion is not None:
+        source = step.expansion.origins[source]
+    label = known[source] if source < len(known) else f"result of kernel {source - len(known)}"
     if factor.is_dense:
         return f"{label}: dense, read at coordinates"
     levels = [v for v in nest.order if v in factor.variables]
     is_kept = levels == list(factor.variables)
     stored = "as stored" if is_kept else "brought to this order"
-    use = "searched" if place in nest.searched else "drives loops"
+    use = (
+        "excludes" if factor.excludes else "searched" if place in nest.searched else "drives loops"
+    )
     return f"{label}: levels {', '.join(levels)} ({stored}), {factor.count} entries, {use}"
 
 
-def _workspace_text(step, nest) -> str:
+def _workspace_text(step: Step, nest: Nest) -> str:
     found = nest.detection(step.problem.result)
     if found.strategy != "workspace":
         return f"entries come in order ({found.strategy})"

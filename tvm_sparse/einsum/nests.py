@@ -127,7 +127,7 @@ def _assembly(nest: Nest, result: Sequence[str], sizes: dict[str, int]) -> float
 def _nest(term: Sequence[Factor], order: Sequence[str], sizes: dict[str, int]) -> Nest:
     """Choose the driver of each loop of an order, and count steps."""
     depth = [0] * len(term)
-    alive = [not factor.is_dense for factor in term]
+    alive = [factor.can_drive for factor in term]
     levels = [[v for v in order if v in factor.variables] for factor in term]
     loops, searched = [], set()
     count, steps = 1.0, 0.0
@@ -142,7 +142,8 @@ def _nest(term: Sequence[Factor], order: Sequence[str], sizes: dict[str, int]) -
                 alive[k] = False
                 searched.add(k)
                 lookups += 1 + (math.log2(1 + fans[k]) if depth[k] else 0)
-                passed *= min(1.0, fans[k] / max(1, sizes[variable]))
+                if not term[k].excludes:
+                    passed *= min(1.0, fans[k] / max(1, sizes[variable]))
             depth[k] += 1
         loops.append(Loop(variable, driver))
         steps += count * (1 + lookups)

@@ -117,13 +117,13 @@ def normalize(problem: Problem, is_dense: bool = False) -> tuple[Problem, Restor
 def _join_terms(problem: Problem, restoration: Restoration) -> Problem:
     sizes, terms = dict(problem.sizes), []
     for number, term in enumerate(problem.terms):
-        sparse = [factor for factor in term if not factor.is_dense]
+        sparse = [factor for factor in term if factor.can_drive]
         if len(sparse) == 2:
             joined = _join(*sparse, problem, sizes, f"shared{number}")
             if joined is not None:
                 shared = [v for v in sparse[0].variables if v in sparse[1].variables]
                 restoration.notes.append(f"{', '.join(shared)} joined in term {number}")
-                term = (*joined, *(factor for factor in term if factor.is_dense))
+                term = (*joined, *(factor for factor in term if not factor.can_drive))
         terms.append(term)
     return replace(problem, terms=tuple(terms), sizes=sizes)
 

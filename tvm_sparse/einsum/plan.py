@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import os
+import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,81 +12,21 @@ import scipy.sparse as sp
 
 from ..formats.entries import Entries, RowEntries
 from ..ir import SparseFunc
-from ..runtime.sparse_results import ResultPlan, SparseResultKernel
+from .complex_values import expand
 from .explain import describe
 from .expression import parse
-from .factors import Factor, read_operand, read_sizes
-from .nests import MOST_VARIABLES, Nest, best_nest
-from .normal_form import Problem, Restoration, normalize
-from .program import Program, compiled, compiled_dense, parsed, write_program
-from .results import finish, result_order
-from .semiring import Arithmetic, arithmetic
-from .splitting import choose_split
+from .factors import Factor
+from .masks import read_mask
+from .nests import MOST_VARIABLES, best_nest
+from .normal_form import Problem, normalize
+from .operands import read_operand, read_sizes, scaled
+from .program import parsed, write_program
+from .results import Output
+from .semiring import arithmetic
+from .splitting import Split, choose_split
+from .step import Step
 
 __all__ = ["EinsumPlan"]
-
-
-@dataclass
-class _Step:
-    """One kernel and its arguments."""
-
-    program: Program
-    workspace: str
-    problem: Problem
-    nests: list[Nest]
-    restoration: Restoration
-    is_dense: bool
-    is_total: bool  # whether all values are added up, for a result without dimensions
-    entries: Entries | None = None
-    known: ResultPlan | None = field(default=None, repr=False)
-
-    def run(self, sources: Sequence[np.ndarray], arithmetic: Arithmetic, again: bool) -> np.ndarray:
-        """Compute the values of the result; the first time, its structure too."""
-        arguments = self.program.call.arguments(sources)
-        if self.is_dense:
-            return self._run_dense(arguments, arithmetic)
-        kernel = compiled(self.program.text, self.workspace)
-        if again:
-            self.known = self.known or kernel.plan(**arguments)
-            return self.known(**arguments).data
-        self._check_rows(kernel, arithmetic)
-        found = kernel(**arguments)
-        self.entries = self._restored(found)
-        return found.data
-
-    def _check_rows(self, kernel: SparseResultKernel, arithmetic: Arithmetic) -> None:
-        """Refuse rows for whose places a dense workspace has no memory, before anything is computed."""
-        policy, spans = kernel.description["policy"], self.problem.result[1:]
-        size = math.prod(self.problem.sizes[v] for v in spans) * arithmetic.held.itemsize
-        if policy != "dense" or size <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
-            return
-        text = " x ".join(f"{self.problem.sizes[v]} ({v})" for v in spans)
-        raise ValueError(
-            f"einsum: expected rows of the result that workspace {policy!r} can hold in memory, found "
-            f"rows of {text} places; choose another workspace, or another order of the result's letters"
-        )
-
-    def _run_dense(self, arguments: dict[str, Any], arithmetic: Arithmetic) -> np.ndarray:
-        shape = tuple(self.problem.sizes[v] for v in self.problem.result)
-        zero = arithmetic.semiring.zero(arithmetic.held)
-        result = np.full(shape, zero, arithmetic.held)
-        if result.size:
-            compiled_dense(self.program.text)(**arguments, result=result)
-        if self.is_total:
-            result = np.array([arithmetic.semiring.reduce.reduce(result, initial=zero)])
-        return result.reshape(-1)
-
-    def _restored(self, found: sp.csr_matrix | sp.coo_array) -> Entries:
-        """The structure of a result over the original variables, sorted; places as values."""
-        places, result = np.arange(found.nnz), self.problem.result
-        if len(result) == 2 and self.restoration.is_trivial:
-            return RowEntries(found.indptr, found.indices, places, found.shape)
-        if found.format == "csr":
-            found = found.tocoo(copy=False)
-        coordinates: dict[str, np.ndarray] = {}
-        for variable, own in zip(result, found.coords):
-            coordinates |= self.restoration.restore(variable, own)
-        return Entries(tuple(coordinates.values()), places, ())
 
 
 class EinsumPlan:
@@ -105,35 +44,52 @@ class EinsumPlan:
         self,
         expression: str,
         operands: Sequence[Any],
+        *,
         out: str = "csr",
+        blocksize: tuple[int, int] | None = None,
         semiring: str = "plus-times",
         dtype: Any = None,
+        mask: Any = None,
+        complement: bool = False,
         workspace: str = "auto",
         prune: bool = False,
     ) -> None:
         self.expression = parse(expression)
-        letters = self.expression.operands
+        letters, result = self.expression.operands, self.expression.result
         if len(operands) != len(letters):
             raise TypeError(
                 f"operands: expected {len(letters)} for {str(self.expression)!r}, found {len(operands)}"
             )
-        self._order = result_order(self.expression.result, out)
+        self._output = Output(result, out, blocksize, prune)
         read = [read_operand(own, op, n) for n, (own, op) in enumerate(zip(letters, operands))]
-        factors, self._sources, given = zip(*read)
-        self._sizes = read_sizes(self._sources)
-        self._arithmetic = arithmetic(semiring, [own.dtype for own in self._sources], dtype)
-        self._out, self._workspace, self._prune = out, workspace, prune
-        self._steps: list[_Step] = []
-        self._values = self._operand_values(given)
+        factors, sources, given = zip(*read)
         numbers = iter(factors)
-        self._terms = [[next(numbers) for _ in term] for term in self.expression.terms]
+        terms = [[next(numbers) for _ in term] for term in self.expression.terms]
+        self._sources = scaled(sources, terms, self.expression.coefficients)
+        self._mask = None if mask is None else read_mask(mask, result, complement, len(factors))
+        if self._mask is not None:
+            terms = [[*term, self._mask.factor] for term in terms]
+        elif complement:
+            raise ValueError("complement: expected a mask to complement, found none")
+        known = [*self._sources, *([self._mask.source] if self._mask else [])]
+        self._labels = [own.label for own in known]
+        self._sizes = read_sizes(known)
+        dtypes = [own.dtype for own in self._sources]
+        self._arithmetic = arithmetic(semiring, dtypes, dtype, self.expression.coefficients)
+        self._output.check(self._shape, self._arithmetic)
+        self._workspace = workspace
+        self._steps: list[Step] = []
+        self._terms = terms
         self._wraps_arrays = _all_arrays(operands)
         self._wide = any(_has_wide_indices(factor) for factor in factors)
+        self._values = self._source_values(given)
         self._entries, self._last = self._solve_all()
         self._first: list[np.ndarray] | None = self._values
 
     def __call__(self, *operands: Any) -> Any:
         """Compute the result for operands of the planned structure.
+
+        Entries may come in another order or format than planned, such as CSC in place of CSR.
 
         Returns
         -------
@@ -151,7 +107,7 @@ class EinsumPlan:
                 f"{len(operands)}"
             )
         given = [source.read_again(op) for source, op in zip(self._sources, operands)]
-        values = self._operand_values(given)
+        values = self._source_values(given)
         for step in self._steps:
             values.append(step.run(values, self._arithmetic, again=True))
         return self._finished(values)
@@ -175,16 +131,31 @@ class EinsumPlan:
         values, self._first = self._first, None
         return self._finished(values)
 
-    # --- planning ---
+    # --- values ---
 
-    def _operand_values(self, given: Sequence[Any]) -> list[np.ndarray]:
+    def _source_values(self, given: Sequence[Any]) -> list[np.ndarray]:
         pairs = zip(self._sources, given)
-        return [source.values(own, self._arithmetic) for source, own in pairs]
+        values = [source.values(own, self._arithmetic) for source, own in pairs]
+        return values if self._mask is None else [*values, self._mask.values(self._arithmetic)]
+
+    def _finished(self, values: Sequence[np.ndarray]) -> Any:
+        add = self._arithmetic.semiring.reduce
+        return self._output.finish(
+            self._entries,
+            functools.reduce(add, [values[number] for number in self._last]),
+            self._shape,
+            arithmetic=self._arithmetic,
+            as_array=self._wraps_arrays,
+            wide=self._wide,
+        )
+
+    # --- planning ---
 
     def _solve_all(self) -> tuple[Entries | None, list[int]]:
         """Plan everything; return the structure of the result and the sources of its values."""
-        if self._order:
-            factor = self._solve(self._terms, self._order, self._out == "dense")
+        order = self._output.order
+        if order:
+            factor = self._solve(self._terms, order, self._output.is_dense)
             return factor.entries, [factor.source]
         return None, [self._solve([term], (), True).source for term in self._terms]
 
@@ -193,7 +164,11 @@ class EinsumPlan:
     ) -> Factor:
         """Plan and run a sum of products; return it as a factor."""
         terms = [self._in_pairs(list(term), result) for term in terms]
-        sizes = {v: self._size(v) for term in terms for f in term for v in f.variables}
+        expansion = None
+        if any(self._is_complex(factor) for term in terms for factor in term):
+            expansion = expand(terms, [own.dtype.kind == "c" for own in self._values])
+            terms = expansion.terms
+        sizes = {v: self._sizes[v] for term in terms for f in term for v in f.variables}
         problem = Problem(tuple(map(tuple, terms)), tuple(result), sizes)
         problem, restoration = normalize(problem, is_dense)
         inner = problem if result else _with_rows(problem)
@@ -206,7 +181,9 @@ class EinsumPlan:
         program = write_program(
             inner.terms, nests, inner.result, inner.sizes, self._arithmetic, is_dense
         )
-        step = _Step(program, self._workspace, inner, nests, restoration, is_dense, not result)
+        step = Step(
+            program, self._workspace, inner, nests, restoration, is_dense, not result, expansion
+        )
         self._values.append(step.run(self._values, self._arithmetic, again=False))
         self._steps.append(step)
         if step.entries is not None:
@@ -217,41 +194,37 @@ class EinsumPlan:
         """Replace pairs of factors by their products where that pays off."""
         if not self._arithmetic.semiring.distributes:
             return term
-        sizes = {v: self._size(v) for factor in term for v in factor.variables}
-        while (split := choose_split(term, result, sizes)) is not None:
+        sizes = {v: self._sizes[v] for factor in term for v in factor.variables}
+        excluding = [factor for factor in term if factor.excludes]
+        term = [factor for factor in term if not factor.excludes]
+        while (split := self._split(term, result, sizes)) is not None:
             pair = [term[split.first], term[split.second]]
             rest = [factor for factor in term if all(factor is not own for own in pair)]
             term = [self._solve([pair], split.result), *rest]
-        return term
+        return [*term, *excluding]
 
-    def _size(self, variable: str) -> int:
-        return self._sizes[variable]
+    def _split(
+        self, term: Sequence[Factor], result: Sequence[str], sizes: dict[str, int]
+    ) -> Split | None:
+        """Choose a pair; as a whole, complex factors make more real products than two each time."""
+        parts = sum(self._is_complex(factor) for factor in term)
+        return choose_split(term, result, sizes, 2.0 ** max(0, parts - 2))
 
-    def _finished(self, values: list[np.ndarray]) -> Any:
-        add = self._arithmetic.semiring.reduce
-        found = values[self._last[0]]
-        for number in self._last[1:]:
-            found = add(found, values[number])
-        shape = tuple(self._sizes[letter] for letter in self.expression.result)
-        return finish(
-            self._entries,
-            found,
-            shape,
-            out=self._out,
-            arithmetic=self._arithmetic,
-            prune=self._prune,
-            as_array=self._wraps_arrays,
-            wide=self._wide,
-        )
+    def _is_complex(self, factor: Factor) -> bool:
+        return self._values[factor.source].dtype.kind == "c"
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return tuple(self._sizes[letter] for letter in self.expression.result)
 
 
 def _with_rows(problem: Problem) -> Problem:
     """Let a problem without a result have one value for each coordinate of its best variable."""
-    (term,) = problem.terms
-    variables = dict.fromkeys(v for factor in term for v in factor.variables)
-    nests = {v: best_nest(term, (v,), problem.sizes) for v in variables}
-    tried = {v: nest.steps for v, nest in nests.items() if nest is not None}
-    return replace(problem, result=(min(tried, key=tried.get, default=next(iter(variables))),))
+    each = [dict.fromkeys(v for factor in term for v in factor.variables) for term in problem.terms]
+    common = [v for v in each[0] if all(v in own for own in each)]
+    nests = {v: [best_nest(term, (v,), problem.sizes) for term in problem.terms] for v in common}
+    tried = {v: sum(nest.steps for nest in own) for v, own in nests.items() if None not in own}
+    return replace(problem, result=(min(tried, key=tried.get, default=common[0]),))
 
 
 def _with_shape(entries: Entries, shape: tuple[int, ...]) -> Entries:

@@ -251,10 +251,11 @@ class _Writer:
         axes = [self._all(variables[0])]
         for variable, pointers, indices in zip(variables[1:], levels.pointers, levels.indices):
             axes.append(self._compressed(name, variable, axes[-1], pointers, indices))
-        self._buffer(name, axes, self.dtype)
         size = self.sizes[variables[0]]
-        taken = factor.source, levels.places, factor.count, levels.stored, size
-        self.call.values[name.lower()] = taken
+        if not factor.excludes:
+            self._buffer(name, axes, self.dtype)
+            taken = factor.source, levels.places, factor.count, levels.stored, size
+            self.call.values[name.lower()] = taken
         if is_searched:
             self._buffer(f"{name}_stored", axes, "int8")
             self.call.fixed[f"{name.lower()}_stored"] = _presence(levels.stored, size, factor.count)
@@ -286,12 +287,11 @@ class _Writer:
         for place in nest.searched:
             factor = term[place]
             read = self._read(f"{names[place]}_stored", factor, nest)
-            lines.append(f"{indent}if {read} != S.int8(0):")
+            lines.append(f"{indent}if {read} {'==' if factor.excludes else '!='} S.int8(0):")
             indent += "    "
-        value = self._read(names[0], term[0], nest)
-        for name, factor in zip(names[1:], term[1:]):
-            right = self._read(name, factor, nest)
-            value = self.arithmetic.semiring.multiply.format(a=value, b=right)
+        multiply = self.arithmetic.semiring.multiply
+        reads = [self._read(n, f, nest) for n, f in zip(names, term) if not f.excludes]
+        value = functools.reduce(lambda a, b: multiply.format(a=a, b=b), reads)
         place = [self.letters[v] for v in self.result] + ["0"] * self._has_one_place
         store = f"Result[{', '.join(place)}]"
         total = self.arithmetic.semiring.add.format(a=store, b=value)

@@ -31,7 +31,7 @@ class Split:
 
 
 def choose_split(
-    term: Sequence[Factor], result: Sequence[str], sizes: dict[str, int]
+    term: Sequence[Factor], result: Sequence[str], sizes: dict[str, int], repeats: float = 1.0
 ) -> Split | None:
     """Return the pair to multiply first, None if the term is better computed as a whole.
 
@@ -43,6 +43,8 @@ def choose_split(
         Variables of the result; may be empty.
     sizes : dict of str to int
         Of the variables.
+    repeats : float
+        How many times as often the whole is computed as pairs are.
     """
     if len(term) < 3:
         return None
@@ -50,7 +52,7 @@ def choose_split(
     whole = _whole(term, result, sizes)
     options = [option for option in _options(term, result, sizes) if option is not None]
     steps, split = min(options, key=lambda option: option[0], default=(math.inf, None))
-    return split if steps < whole else None
+    return split if steps < repeats * whole else None
 
 
 def _options(term: Sequence[Factor], result: Sequence[str], sizes: dict[str, int]):

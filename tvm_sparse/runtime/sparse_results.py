@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from ..workspace.costs import memory_bytes
 from ..workspace.policy import scratch_elements
 from .binding import Binding
 from .bound_calls import BoundCalls
@@ -189,7 +190,22 @@ class SparseResultKernel:
         """Return how many entries each row produces."""
         work = np.empty(known["rows"], np.int64)
         self._run("work", known | {"work": work})
+        if self.description.get("is_distinct"):  # no entry comes twice: these are all
+            self._check_memory(int(work.sum()))
         return work
+
+    def _check_memory(self, entries: int) -> None:
+        """Refuse a result that takes more memory than there is, before it is allocated."""
+        own = self.description
+        size = sum(np.dtype(own[kind]).itemsize for kind in ("place_dtype", "dtype"))
+        if len(own["shape"]) != 2 or own["hoisted"] != 1:  # coordinates are made of places
+            size += len(own["shape"]) * np.dtype(own["index_dtype"]).itemsize
+        if entries * size > memory_bytes():
+            raise MemoryError(
+                f"{own['name']}: result {own['result']}: expected one that fits into the "
+                f"{memory_bytes() / 2**30:.3g} GiB of this machine, found {entries} entries, which take "
+                f"{entries * size / 2**30:.3g} GiB; compute it in parts, such as some rows at a time"
+            )
 
     def _structure(self, known: dict[str, Any], structure: dict[str, Any]) -> dict[str, Any]:
         """Count the entries of rows that are shared between tasks; return what ``fill`` needs."""
@@ -198,6 +214,7 @@ class SparseResultKernel:
         if self.description["is_bounded"] and counts.min(initial=0) < 0:
             raise WorkspaceFullError(f"workspace {self.description['policy']!r}: no room for a row")
         indptr = _pointers(counts)
+        self._check_memory(int(indptr[-1]))
         return structure | {"result_indptr": indptr, "result_nnz": int(indptr[-1])}
 
     def _share(self, work: np.ndarray) -> dict[str, Any]:
