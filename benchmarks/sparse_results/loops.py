@@ -1,11 +1,12 @@
 """Loops for tensors with sparse results as TACO with workspaces would generate them, compiled by numba.
 
 Tensors are dense in the first level and compressed in the others: ``posN`` says where the coordinates
-``crdN`` of level ``N`` begin under each entry of the level before. ``spans`` are the sizes of the dimensions
-inside a row of the result. Results take two phases: a function counts the entries of each row,
-another fills them in. Where terms scatter, a row has a dense workspace of values and flags with the list
-of places in use, which is sorted. A row is a coordinate of the first dimension, or an entry of the first two
-levels where both are dimensions of the result. Functions take a stretch of rows, so that threads can share them.
+``crdN`` of level ``N`` begin under each entry of the level before. ``spans`` are the sizes of the
+dimensions inside a row of the result. A row is a coordinate of the first dimension, or an entry of the
+first two levels where both are dimensions of the result. Results take two phases: a function counts the
+entries of each row, another fills them in. Where terms scatter, a row has a dense workspace of values and
+flags with the list of places in use, which is sorted. Functions take a stretch of rows, so that threads
+can share them.
 """
 
 from __future__ import annotations

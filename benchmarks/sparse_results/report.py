@@ -97,15 +97,18 @@ def _ratio_rows(
 
 
 def _facts(case: dict) -> list[str]:
+    return [*_sizes(case), f"{case['seconds'][OURS] * 1e3:.2f}", _mib(case, OURS)]
+
+
+def _sizes(case: dict) -> list[str]:
     doubt = " (busy)" if case["others_load"] > _BUSY else ""
     ratio = f"{case['F'] / max(1, case['Z']):.1f}"
-    time = f"{case['seconds'][OURS] * 1e3:.2f}"
-    return [case["case"] + doubt, f"{case['F']:,}", f"{case['Z']:,}", ratio, time, _mib(case, OURS)]
+    return [case["case"] + doubt, f"{case['F']:,}", f"{case['Z']:,}", ratio]
 
 
 def _mib(case: dict, name: str) -> str:
     peak = case["peak"].get(name)
-    return "?" if peak is None else f"{peak / 2**20:.1f}"
+    return "-" if peak is None else f"{peak / 2**20:.1f}"
 
 
 def _memory(cases: Sequence[dict]) -> str:
@@ -134,21 +137,23 @@ def _tensors(cases: Sequence[dict]) -> Rows:
 
 
 def _workspaces(cases: Sequence[dict]) -> Rows:
-    heads = ["case", "F", "Z", "F/Z", *(f"{own} ms" for own in _POLICIES), "auto ms"]
-    heads += ["chosen", "auto / best", "dense / best sparse", "MiB dense", "MiB best sparse"]
+    heads = ["case", "F", "Z", "F/Z", *(f"{own} ms" for own in _POLICIES), "auto ms", "chosen"]
+    heads += ["auto / best", "dense / best sparse", "typical sparse / dense"]
+    heads += ["MiB dense", "MiB best sparse", "MiB auto"]
     rows = []
     for case in cases:
-        seconds, sparse = case["seconds"], _best_sparse(case)
-        doubt = " (busy)" if case["others_load"] > _BUSY else ""
-        own = [f"{seconds[p] * 1e3:.3g}" if p in seconds else "-" for p in (*_POLICIES, OURS)]
+        seconds, best_sparse = case["seconds"], _best_sparse(case)
+        times = [f"{seconds[p] * 1e3:.3g}" if p in seconds else "-" for p in (*_POLICIES, OURS)]
         best = min(seconds[p] for p in _POLICIES if p in seconds)
-        over = f"{seconds['dense'] / seconds[sparse]:.2f}" if "dense" in seconds else "-"
-        rows.append(
-            [case["case"] + doubt, f"{case['F']:,}", f"{case['Z']:,}"]
-            + [f"{case['F'] / max(1, case['Z']):.1f}", *own, case["chosen"]]
-            + [f"{seconds[OURS] / best:.2f}", over, _mib(case, "dense"), _mib(case, sparse)]
-        )
-    return heads, rows, f"Sparse policies are {', '.join(_SPARSE)}; list holds a dense row too."
+        typical = geometric_mean([seconds[p] for p in _SPARSE])
+        ratios = [f"{seconds[OURS] / best:.2f}", "-", "-"]
+        if "dense" in seconds:
+            ratios[1] = f"{seconds['dense'] / seconds[best_sparse]:.2f}"
+            ratios[2] = f"{typical / seconds['dense']:.2f}"
+        memory = [_mib(case, own) for own in ("dense", best_sparse, OURS)]
+        rows.append([*_sizes(case), *times, case["chosen"], *ratios, *memory])
+    below = f"Sparse policies are {', '.join(_SPARSE)}; typical is their geometric mean."
+    return heads, rows, below
 
 
 _SPARSE = ("hash", "sort", "bucket", "merge")

@@ -7,6 +7,7 @@ which is what the loops get. Both kernels return rows compressed, as pointers, p
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -109,7 +110,7 @@ def _in_two_phases(kernel: _Kernel, threads: int) -> tuple[np.ndarray, ...]:
 
     def each(phase: Callable, *arrays: np.ndarray) -> None:
         arguments = (*arrays, kernel.spans, *kernel.prepared)
-        tasks = list(zip(bounds[:-1], bounds[1:]))
+        tasks = list(itertools.pairwise(bounds))
         if threads == 1:
             phase(*tasks[0], *arguments)
         else:

@@ -7,13 +7,14 @@ first chosen, and runs it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from ..workspace.choice import Choice, choose, more_windows
+from ..workspace.choice import Choice, choose, more_windows, scratch_bytes
 from ..workspace.costs import Work
 from ..workspace.policy import Policy, Scratch
 from .executable import Executable
@@ -137,7 +138,10 @@ class AdaptiveResultKernel(SparseResultKernel):
     def choices(self) -> list[Choice]:
         """What the last call chose, and what else there was, best estimate first; empty before one."""
         if self._unexplained is not None:
-            self._last, self._unexplained = self._choices(*self._unexplained, None), None
+            found, first = self._choices(*self._unexplained, None), next(iter(self._policies))
+            ran = [own for own in found if own.policy == first and not own.is_windowed]
+            self._last = ran + [own for own in found if own not in ran]
+            self._unexplained = None
         return self._last
 
     def explain(self) -> str:
@@ -178,7 +182,7 @@ class AdaptiveResultKernel(SparseResultKernel):
         size = np.dtype(self.description["dtype"]).itemsize
         work = Work.of(shared["work"], self._length(known), size)
         first = next(iter(self._policies.values()))
-        if limit is None and first.has_cost and first.cost(work) < _WORTH_TIME:
+        if limit is None and first.has_cost and _time(first, work, shared["tasks"]) < _WORTH_TIME:
             self._last, self._unexplained = [], (work, shared["tasks"])
             return compute(self._variants[first.name, False], shared)  # nothing saves enough
         choices = self._choices(work, shared["tasks"], limit)
@@ -278,6 +282,13 @@ class _LoadedPolicy(Policy):
     count = drain = insert
 
 
+def _time(policy: Policy, work: Work, tasks: int) -> float:
+    """Estimate the nanoseconds of a call in whole rows, by one core; those to find scratch included."""
+    size = scratch_bytes(_scratch(policy), work.value_bytes, work.length, work.most, 64)
+    return policy.cost(work) + tasks * size * work.costs.byte
+
+
+@functools.cache
 def _scratch(policy: Policy) -> dict[str, dict]:
     return {own.name: {"dtype": own.dtype, "size": own.size} for own in policy.scratch}
 
