@@ -20,7 +20,15 @@ import torch
 
 from .aligned import aligned_empty
 
-__all__ = ["PEERS", "set_threads"]
+__all__ = [
+    "NO_TRANSPOSE",
+    "PEERS",
+    "mkl_checked",
+    "mkl_handle",
+    "mkl_library",
+    "set_threads",
+    "torch_csr",
+]
 
 Bound = tuple[Callable[[], object], Callable[[], np.ndarray]]
 
@@ -29,7 +37,7 @@ def set_threads(threads: int) -> None:
     """Set the number of threads of PyTorch, numba and MKL. SciPy's kernels have one."""
     torch.set_num_threads(threads)
     numba.set_num_threads(threads)
-    _mkl().MKL_Set_Num_Threads(threads)
+    mkl_library().MKL_Set_Num_Threads(threads)
 
 
 def _returning(call: Callable[[], object]) -> Bound:
@@ -56,7 +64,8 @@ def scipy_segment_sum(matrix: sp.csr_matrix, rows: np.ndarray) -> Bound:
 # PyTorch
 
 
-def _torch_csr(matrix: sp.csr_matrix) -> torch.Tensor:
+def torch_csr(matrix: sp.csr_matrix) -> torch.Tensor:
+    """Share the arrays of a matrix."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         parts = (torch.from_numpy(array) for array in (matrix.indptr, matrix.indices, matrix.data))
@@ -65,7 +74,7 @@ def _torch_csr(matrix: sp.csr_matrix) -> torch.Tensor:
 
 def torch_product(matrix: sp.csr_matrix, dense: np.ndarray) -> Bound:
     """CSR tensor times dense matrix or vector."""
-    a, b = _torch_csr(matrix), torch.from_numpy(dense)
+    a, b = torch_csr(matrix), torch.from_numpy(dense)
     return _returning(lambda: a @ b)
 
 
@@ -86,7 +95,7 @@ def torch_dense_product(matrix: sp.spmatrix, dense: np.ndarray) -> Bound:
 
 def torch_sddmm(matrix: sp.csr_matrix, x: np.ndarray, y: np.ndarray) -> Bound:
     """``torch.sparse.sampled_addmm`` with ``beta=0``."""
-    pattern = _torch_csr(matrix)
+    pattern = torch_csr(matrix)
     left, right = torch.from_numpy(x), torch.from_numpy(y).T
 
     def call() -> torch.Tensor:
@@ -165,7 +174,7 @@ def numba_segment_sum(matrix: sp.csr_matrix, rows: np.ndarray) -> Bound:
 
 # MKL's inspector-executor, through its C interface
 
-_NO_TRANSPOSE, _ROW_MAJOR, _EXPECTED_CALLS = 10, 101, 1000
+NO_TRANSPOSE, _ROW_MAJOR, _EXPECTED_CALLS = 10, 101, 1000
 
 
 class _MatrixDescription(ctypes.Structure):
@@ -178,7 +187,8 @@ _GENERAL = _MatrixDescription(20, 0, 0)
 
 
 @cache
-def _mkl() -> ctypes.CDLL:
+def mkl_library() -> ctypes.CDLL:
+    """Load MKL."""
     folders = [Path(sys.prefix) / "lib", Path(sys.prefix) / "Library" / "bin"]
     found = [path for folder in folders for path in folder.glob("*mkl_rt*")]
     if not found:
@@ -186,7 +196,8 @@ def _mkl() -> ctypes.CDLL:
     return ctypes.CDLL(str(found[0]), mode=ctypes.RTLD_GLOBAL)
 
 
-def _checked(status: int) -> None:
+def mkl_checked(status: int) -> None:
+    """Refuse a status that is not success."""
     if status:
         raise RuntimeError(f"MKL returned status {status}")
 
@@ -195,11 +206,14 @@ def _pointer(array: np.ndarray, offset: int = 0) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data + offset * array.itemsize)
 
 
-def _mkl_handle(matrix: sp.csr_matrix) -> ctypes.c_void_p:
+def mkl_handle(matrix: sp.csr_matrix) -> ctypes.c_void_p:
+    """Make a handle, which holds mere addresses, of a CSR matrix."""
     handle = ctypes.c_void_p()
     pointers = [_pointer(matrix.indptr), _pointer(matrix.indptr, 1)]
     arrays = [*pointers, _pointer(matrix.indices), _pointer(matrix.data)]
-    _checked(_mkl().mkl_sparse_s_create_csr(ctypes.byref(handle), 0, *matrix.shape, *arrays))
+    mkl_checked(
+        mkl_library().mkl_sparse_s_create_csr(ctypes.byref(handle), 0, *matrix.shape, *arrays)
+    )
     return handle
 
 
@@ -209,8 +223,8 @@ def _mkl_bsr_handle(matrix: sp.bsr_matrix) -> ctypes.c_void_p:
     shape = (matrix.shape[0] // size, matrix.shape[1] // size)
     pointers = [_pointer(matrix.indptr), _pointer(matrix.indptr, 1)]
     arrays = [*pointers, _pointer(matrix.indices), _pointer(matrix.data)]
-    create = _mkl().mkl_sparse_s_create_bsr
-    _checked(create(ctypes.byref(handle), 0, _ROW_MAJOR, *shape, size, *arrays))
+    create = mkl_library().mkl_sparse_s_create_bsr
+    mkl_checked(create(ctypes.byref(handle), 0, _ROW_MAJOR, *shape, size, *arrays))
     return handle
 
 
@@ -223,25 +237,25 @@ def mkl_spmm(matrix: sp.csr_matrix | sp.bsr_matrix, b: np.ndarray) -> Bound:
     """``mkl_sparse_s_mm`` on an optimized handle of CSR, or of BSR with square blocks."""
     features = b.shape[1]
     c = aligned_empty((matrix.shape[0], features))
-    handle = _mkl_bsr_handle(matrix) if matrix.format == "bsr" else _mkl_handle(matrix)
-    mkl = _mkl()
-    hint = (_NO_TRANSPOSE, _GENERAL, _ROW_MAJOR, features, _EXPECTED_CALLS)
-    _checked(mkl.mkl_sparse_set_mm_hint(handle, *hint))
-    _checked(mkl.mkl_sparse_optimize(handle))
+    handle = _mkl_bsr_handle(matrix) if matrix.format == "bsr" else mkl_handle(matrix)
+    mkl = mkl_library()
+    hint = (NO_TRANSPOSE, _GENERAL, _ROW_MAJOR, features, _EXPECTED_CALLS)
+    mkl_checked(mkl.mkl_sparse_set_mm_hint(handle, *hint))
+    mkl_checked(mkl.mkl_sparse_optimize(handle))
     one, zero = ctypes.c_float(1), ctypes.c_float(0)
     operands = (_pointer(b), features, features, zero, _pointer(c), features)
-    arguments = (_NO_TRANSPOSE, one, handle, _GENERAL, _ROW_MAJOR, *operands)
+    arguments = (NO_TRANSPOSE, one, handle, _GENERAL, _ROW_MAJOR, *operands)
     return _keeping(lambda: mkl.mkl_sparse_s_mm(*arguments), matrix, b, c), lambda: c
 
 
 def mkl_spmv(matrix: sp.csr_matrix, x: np.ndarray) -> Bound:
     """``mkl_sparse_s_mv`` on an optimized handle."""
     y = aligned_empty((matrix.shape[0],))
-    handle, mkl = _mkl_handle(matrix), _mkl()
-    _checked(mkl.mkl_sparse_set_mv_hint(handle, _NO_TRANSPOSE, _GENERAL, _EXPECTED_CALLS))
-    _checked(mkl.mkl_sparse_optimize(handle))
+    handle, mkl = mkl_handle(matrix), mkl_library()
+    mkl_checked(mkl.mkl_sparse_set_mv_hint(handle, NO_TRANSPOSE, _GENERAL, _EXPECTED_CALLS))
+    mkl_checked(mkl.mkl_sparse_optimize(handle))
     one, zero = ctypes.c_float(1), ctypes.c_float(0)
-    arguments = (_NO_TRANSPOSE, one, handle, _GENERAL, _pointer(x), zero, _pointer(y))
+    arguments = (NO_TRANSPOSE, one, handle, _GENERAL, _pointer(x), zero, _pointer(y))
     return _keeping(lambda: mkl.mkl_sparse_s_mv(*arguments), matrix, x, y), lambda: y
 
 
@@ -261,34 +275,3 @@ PEERS: dict[str, dict[str, Callable[..., Bound]]] = {
     "sddmm": {"torch": torch_sddmm, "numba": numba_sddmm},
     "segment_sum": {"scipy": scipy_segment_sum, "numba": numba_segment_sum},
 }
-
-
-def mkl_spgemm(a: sp.csr_matrix, b: sp.csr_matrix, ordered: bool) -> Callable[[], None]:
-    """``mkl_sparse_spmm``, and ``mkl_sparse_order`` of its result, which is freed again."""
-    mkl, left, right = _mkl(), _mkl_handle(a), _mkl_handle(b)
-
-    def call() -> None:
-        result = ctypes.c_void_p()
-        _checked(mkl.mkl_sparse_spmm(_NO_TRANSPOSE, left, right, ctypes.byref(result)))
-        if ordered:
-            _checked(mkl.mkl_sparse_order(result))
-        _checked(mkl.mkl_sparse_destroy(result))
-
-    return _keeping(call, a, b)
-
-
-def torch_spgemm(a: sp.csr_matrix, b: sp.csr_matrix) -> Callable[[], torch.Tensor]:
-    """CSR times CSR."""
-    left, right = _torch_csr(a), _torch_csr(b)
-    return lambda: left @ right
-
-
-def scipy_sorted(compute: Callable[[], sp.csr_matrix]) -> Callable[[], sp.csr_matrix]:
-    """A result of SciPy, with its indices sorted."""
-
-    def call() -> sp.csr_matrix:
-        result = compute()
-        result.sort_indices()
-        return result
-
-    return call

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -113,3 +115,35 @@ def test_a_limit_that_nothing_keeps_is_refused(operands):
         by_rows("auto")(a=a, b=b, workspace_bytes=100)
     with pytest.raises(ValueError, match="workspace_bytes: expected a number of bytes, found -1"):
         total("dense")(a=a, b=a, workspace_bytes=-1)
+
+
+def test_an_outer_product_of_200_000_rows_and_columns_keeps_to_two_gib():
+    """A dense workspace of 4e10 places would take 320 GiB."""
+    size, rng = 200_000, np.random.default_rng(0)
+    a, b = (sparse(size, size, 400_000, seed=seed) for seed in (1, 2))
+    kernel, limit = by_outer_products("auto"), 2 << 30
+    transposed = a.T.tocsr()
+    peak, found = _peak_bytes(lambda: kernel(a=transposed, b=b, workspace_bytes=limit))
+    assert kernel.choices[0].bytes <= limit
+    assert peak is None or peak < limit
+    assert found.nnz > 700_000
+    rows = np.sort(rng.choice(size, 500, replace=False))
+    expected = a[rows] @ b
+    expected.sort_indices()
+    check(found[rows], expected)
+
+
+def _peak_bytes(call):
+    """Return by how much a call raises the resident memory, None where nobody knows, and its result."""
+    reset, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+    if not reset.exists():
+        return None, call()
+    reset.write_text("5", encoding="ascii")
+    before = _status(status, "VmRSS")
+    result = call()
+    return _status(status, "VmHWM") - before, result
+
+
+def _status(path, name):
+    (line,) = (own for own in path.read_text("ascii").splitlines() if own.startswith(f"{name}:"))
+    return int(line.split()[1]) << 10

@@ -207,12 +207,22 @@ def test_explanations_name_loops_conversions_workspace_and_phases(capsys):
 def test_the_work_phase_counts_products():
     rng = np.random.default_rng(0)
     a, b = (sp.random_array((30, 30), density=0.2, rng=rng) for _ in range(2))
-    for expression in ("ik,kj->ij", "ij+ij->ij", "ij,ij->ij"):
-        plan = tvm_sparse.einsum_plan(expression, a, b)
-        (step,) = plan._steps
-        kernel = compiled(step.program.text, "auto")
-        known = kernel._bind((), step.program.call.arguments(plan._values))
-        assert kernel._work(known).sum() == expect(expression, a, b).products
+    for expression in ("ik,kj->ij", "ij+ij->ij"):
+        assert _work(expression, a, b) == expect(expression, a, b).products
+
+
+def test_the_work_phase_searches_nothing_so_that_it_bounds_products():
+    rng = np.random.default_rng(0)
+    a, b = (sp.random_array((30, 30), density=density, rng=rng) for density in (0.2, 0.1))
+    assert expect("ij,ij->ij", a, b).products < _work("ij,ij->ij", a, b) in (a.nnz, b.nnz)
+
+
+def _work(expression, *operands):
+    plan = tvm_sparse.einsum_plan(expression, *operands)
+    (step,) = plan._steps
+    kernel = compiled(step.program.text, "auto")
+    known = kernel._bind((), step.program.call.arguments(plan._values))
+    return kernel._work(known).sum()
 
 
 def test_a_product_with_a_mask_is_left_whole_where_the_mask_is_thin():

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ..formats.entries import coordinates_of
 from .factors import Factor
 
 __all__ = ["Problem", "Restoration", "normalize"]
@@ -78,7 +79,7 @@ class Restoration:
         if variable not in self.parts:
             return {variable: coordinates}
         members = self.parts[variable]
-        unraveled = np.unravel_index(coordinates, tuple(size for _, size in members))
+        unraveled = coordinates_of(coordinates, [size for _, size in members])
         found: dict[str, np.ndarray] = {}
         for (member, _), own in zip(members, unraveled):
             found |= self.restore(member, own)

@@ -7,6 +7,7 @@ first chosen, and runs it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -137,7 +138,10 @@ class AdaptiveResultKernel(SparseResultKernel):
     def choices(self) -> list[Choice]:
         """What the last call chose, and what else there was, best estimate first; empty before one."""
         if self._unexplained is not None:
-            self._last, self._unexplained = self._choices(*self._unexplained(), None), None
+            found, first = self._choices(*self._unexplained(), None), next(iter(self._policies))
+            ran = [own for own in found if own.policy == first and not own.is_windowed]
+            self._last = ran + [own for own in found if own not in ran]
+            self._unexplained = None
         return self._last
 
     def explain(self) -> str:
@@ -197,11 +201,8 @@ class AdaptiveResultKernel(SparseResultKernel):
                 choice = self._next(choice, choices, work)
 
     def _is_cheap(self, policy: Policy, work: Work, tasks: int) -> bool:
-        """Whether a policy takes so little time, memory included, that no other saves much."""
-        if not policy.has_cost:
-            return False
-        size = scratch_bytes(_scratch(policy), work.value_bytes, work.length, work.most, 64)
-        return policy.cost(work) + tasks * size * work.costs.byte < _WORTH_TIME
+        """Whether a policy takes so little time that no other saves much."""
+        return policy.has_cost and _time(policy, work, tasks) < _WORTH_TIME
 
     def _choices(self, work: Work, tasks: int, limit: int | None) -> list[Choice]:
         """Return the ways to run a call, best first; a call like one before is not weighed again."""
@@ -289,6 +290,13 @@ class _LoadedPolicy(Policy):
     count = drain = insert
 
 
+def _time(policy: Policy, work: Work, tasks: int) -> float:
+    """Estimate the nanoseconds of a call in whole rows, by one core; those to find scratch included."""
+    size = scratch_bytes(_scratch(policy), work.value_bytes, work.length, work.most, 64)
+    return policy.cost(work) + tasks * size * work.costs.byte
+
+
+@functools.cache
 def _scratch(policy: Policy) -> dict[str, dict]:
     return {own.name: {"dtype": own.dtype, "size": own.size} for own in policy.scratch}
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from ..formats.entries import coordinates_of
 from ..workspace.costs import memory_bytes
 from ..workspace.policy import scratch_elements
 from .binding import Binding
@@ -282,8 +283,8 @@ class SparseResultKernel:
         if len(shape) == 2 and hoisted == 1:
             return _matrix((values, places, indptr.astype(index_dtype)), shape)
         row = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
-        outer = np.unravel_index(row, shape[:hoisted]) if hoisted else ()
-        coordinates = (*outer, *np.unravel_index(places, shape[hoisted:]))
+        outer = coordinates_of(row, shape[:hoisted]) if hoisted else ()
+        coordinates = (*outer, *coordinates_of(places, shape[hoisted:]))
         if len(shape) == 2:
             rows = np.append(0, np.cumsum(np.bincount(coordinates[0], minlength=shape[0])))
             structure = coordinates[1].astype(index_dtype), rows.astype(index_dtype)

@@ -37,7 +37,7 @@ class Costs:
     surprise : float
         For an entry of which it is hard to predict whether its place is new; where a branch depends on it.
     byte : float
-        For a byte of scratch, which has to be found and emptied once; not fitted.
+        For a byte of scratch, which the system finds and empties at the first touch; not fitted.
     window : float
         For an entry that the loops of a window produce and that lies outside of it.
     row : float
@@ -65,7 +65,7 @@ class Costs:
     bucket_insert: float = 2.49
     bucket_drain: float = 4.02
     surprise: float = 10.1
-    byte: float = 0.02
+    byte: float = 0.05
     window: float = 1.0
     row: float = 21.1
     sort_compare: float = 1.71

@@ -172,7 +172,7 @@ class Row:
     length : Expr
         Number of places, int64.
     expected : Expr
-        How many entries its loops produce, repeated ones included, int64.
+        How many entries its loops produce at most, repeated ones included, int64.
     neutral : Expr or None
         What an empty place holds; None when only the structure counts.
     is_ordered : Expr

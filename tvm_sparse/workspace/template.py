@@ -1,8 +1,8 @@
 """The functions that assemble a sparse result: work, count and fill, each parallel over rows.
 
-``work`` says how many entries the loops of each row produce, repeated ones included, so that rows can be
-shared between tasks. ``count`` inserts them into a workspace without values and says how many each row
-has. ``fill`` does so with values and writes the row to its place. ``append`` needs no count: each task
+``work`` says how many entries the loops of each row produce at most, repeated ones included, so that rows
+can be shared between tasks. ``count`` inserts them into a workspace without values and says how many each
+row has. ``fill`` does so with values and writes the row to its place. ``append`` needs no count: each task
 writes its rows one after another to memory of its own. ``refill`` computes new values where the structure
 is known.
 """
@@ -58,7 +58,7 @@ class Generated:
 
 
 def work_function(producer: Producer) -> Generated:
-    """Count what the loops of each row produce, without running the innermost ones."""
+    """Count what the loops of each row produce at most, without running the innermost ones."""
     lengths = producer.lengths
     work = declare_buffer([_product(lengths)], "int64", "work")
 
@@ -415,7 +415,10 @@ def _levels(variables: list[Var], number: Expr, lengths: list[Expr]) -> dict[Var
 
 
 def _counted(body: tirx.Stmt, marker: Var, total: Local) -> tirx.Stmt:
-    """Let a nest add up how often it stores to the marker; innermost loops add their extent."""
+    """Let a nest add up how often it stores to the marker at most; innermost loops add their extent.
+
+    What they search for and test is left out: it would take as long as the kernel itself.
+    """
 
     def stores(stmt: tirx.Stmt) -> bool:
         found: list[tirx.BufferStore] = []
@@ -424,9 +427,8 @@ def _counted(body: tirx.Stmt, marker: Var, total: Local) -> tirx.Stmt:
 
     def is_leaf(stmt: tirx.Stmt) -> bool:
         inner: list[tirx.Stmt] = []
-        kinds = (tirx.For, tirx.While, tirx.IfThenElse)
-        tvm_ffi.structural_walk(stmt, [(kind, inner.append) for kind in kinds])
-        return not inner
+        tvm_ffi.structural_walk(stmt, [(kind, inner.append) for kind in (tirx.For, tirx.While)])
+        return not any(map(stores, inner))
 
     def add(extent: Expr) -> tirx.Stmt:
         return total.set(total.value + extent.astype("int64"))
