@@ -170,3 +170,22 @@ def test_masks_that_are_refused():
         tvm_sparse.einsum("ik,kj->ij", a, b, mask=np.ones(3))
     with pytest.raises(TypeError, match=r"mask \('ij'\): expected a SciPy sparse matrix"):
         tvm_sparse.einsum("ik,kj->ij", a, b, mask="upper")
+
+
+@pytest.mark.parametrize("workspace", ["dense", "list", "hash", "sort", "merge", "bucket"])
+def test_masked_results_with_every_workspace(workspace):
+    a, b, mask = matrices()
+    for complement in (False, True):
+        options = {"mask": mask, "complement": complement}
+        found = tvm_sparse.einsum("ki,kj->ij", a, b, workspace=workspace, **options)
+        check(found, "ki,kj->ij", a, b, **options)
+
+
+def test_complemented_masks_are_looked_up_once_an_entry_where_products_meet():
+    """Many products meet at few places: these are found first."""
+    rng = np.random.default_rng(0)
+    a, b = (sp.random_array((300, 300), density=0.3, rng=rng, format="csr") for _ in range(2))
+    options = {"mask": b, "complement": True}
+    plan = tvm_sparse.einsum_plan("ik,kj->ij", a, b, **options)
+    assert len(plan.functions) == 2
+    check(plan.first_result(), "ik,kj->ij", a, b, **options)

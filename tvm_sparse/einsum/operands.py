@@ -85,9 +85,9 @@ class Source:
         if self.structure is None:
             array = _as_array(operand)
             if array is None or array.shape != self.shape:
-                found = getattr(operand, "shape", type(operand).__name__)
+                found = f"{type(operand).__name__} of shape {getattr(operand, 'shape', None)}"
                 raise ValueError(
-                    f"{self.label}: expected a dense array of shape {self.shape}, found {found}"
+                    f"{self.label}: expected a dense array of shape {self.shape}, as planned, found {found}"
                 )
             return array
         entries, extents = read_entries(operand, len(self.letters), self.label)

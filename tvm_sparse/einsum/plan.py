@@ -195,13 +195,11 @@ class EinsumPlan:
         if not self._arithmetic.semiring.distributes:
             return term
         sizes = {v: self._sizes[v] for factor in term for v in factor.variables}
-        excluding = [factor for factor in term if factor.excludes]
-        term = [factor for factor in term if not factor.excludes]
         while (split := self._split(term, result, sizes)) is not None:
             pair = [term[split.first], term[split.second]]
             rest = [factor for factor in term if all(factor is not own for own in pair)]
             term = [self._solve([pair], split.result), *rest]
-        return [*term, *excluding]
+        return term
 
     def _split(
         self, term: Sequence[Factor], result: Sequence[str], sizes: dict[str, int]

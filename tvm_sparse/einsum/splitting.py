@@ -59,7 +59,7 @@ def _options(term: Sequence[Factor], result: Sequence[str], sizes: dict[str, int
     """Estimated steps and split of each pair, the rest being computed as a whole or in pairs."""
     for first, second in itertools.combinations(range(len(term)), 2):
         pair = [term[first], term[second]]
-        if all(factor.is_dense for factor in pair):
+        if all(factor.is_dense for factor in pair) or any(factor.excludes for factor in pair):
             continue
         rest = [factor for k, factor in enumerate(term) if k not in (first, second)]
         needed = {*result, *(v for factor in rest for v in factor.variables)}

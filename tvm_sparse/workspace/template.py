@@ -21,7 +21,7 @@ from ..transform._merge_loops import RUN_MARK, STEPS_MARK
 from .output import Output
 from .policy import Memory, Policy, Row
 from .producer import Producer, RowLoops
-from .statements import Local, int64, loop, sequence, substitute, when
+from .statements import Local, fresh, int64, loop, sequence, substitute, when
 
 __all__ = [
     "Argument",
@@ -369,7 +369,7 @@ class _Tasks:
         """Return the loops of a row, with ``visit(iteration, place, value)`` for each entry."""
         return [
             substitute(
-                self._with_entries(own, base, visit),
+                fresh(self._with_entries(own, base, visit)),
                 _levels(own.levels, number, self.producer.lengths),
             )
             for own in self.producer.rows
