@@ -32,9 +32,13 @@ def describe(plan: EinsumPlan) -> str:
         lines += [f"  rewritten: {note}" for note in step.restoration.notes]
         if step.expansion is not None:
             lines.append("  runs for the real part and for the imaginary one")
-        for place, (term, nest) in enumerate(zip(inner.terms, step.nests)):
+        titled = [(f"term {place}", term) for place, term in enumerate(inner.terms)]
+        if len(step.nests) < len(inner.terms):
+            together = [factor for term in inner.terms for factor in term]
+            titled = [(f"{len(inner.terms)} terms side by side", together)]
+        for (title, term), nest in zip(titled, step.nests):
             order = ", ".join(names[v] for v in nest.order)
-            lines.append(f"  term {place}: loops {order}; about {nest.steps:.3g} steps")
+            lines.append(f"  {title}: loops {order}; about {nest.steps:.3g} steps")
             lines += [
                 f"    {_factor_text(plan, step, factor, nest, k)}" for k, factor in enumerate(term)
             ]

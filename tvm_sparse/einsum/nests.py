@@ -1,9 +1,9 @@
 """The loops of a product: their order, which factor drives each, and which factors are searched.
 
-A loop runs over the stored coordinates of one factor, its driver; factors that begin with the same
-variable are found by it as a row is. A factor that meets a variable of another driver at a deeper level is
-searched: each of its further coordinates is looked up by bisection. Orders are compared by the number of
-steps that average numbers of entries suggest.
+A loop runs over the stored coordinates of one factor, its driver, or over those that several have in
+common; factors that begin with the same variable are found by it as a row is. Vectors are looked up. A
+sum of tensors over the variables of the result is one nest, whose loops run over the coordinates that
+any of them stores. Orders are compared by the number of steps that average numbers of entries suggest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from ..workspace.detection import Detection, detect
 from .factors import Factor
 
-__all__ = ["Estimate", "Loop", "Nest", "best_nest", "typical"]
+__all__ = ["Estimate", "Loop", "Nest", "best_nest", "typical", "union_nest"]
 
 #: Above this many variables orders are not enumerated.
 MOST_VARIABLES = 8
@@ -25,6 +25,9 @@ MOST_VARIABLES = 8
 #: suits it better would take longer to compile than it saves.
 SMALL = 1 << 12
 _TYPICAL_SIZE, _TYPICAL_ENTRIES = 64, 512
+
+#: So many tensors are added up side by side.
+_MOST_MERGED = 8
 
 _WORKSPACE_BITS = 12  # places of a row that the drain of a workspace passes in one step
 _LARGE_ROW = 1 << 28
@@ -39,10 +42,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Loop:
-    """One loop: over the entries of a factor's level, or over all coordinates if `driver` is None."""
+    """One loop: over coordinates that levels of all drivers store; over all if there is no driver."""
 
     variable: str
-    driver: int | None
+    drivers: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,22 @@ def best_nest(term: Sequence[Factor], result: Sequence[str], sizes: dict[str, in
     return min(nests, key=lambda nest: nest.steps + _assembly(nest, result, sizes))
 
 
+def union_nest(terms: Sequence[Sequence[Factor]], result: Sequence[str]) -> Nest | None:
+    """Return the nest of a sum of tensors; None where terms are products, or not over all of the result.
+
+    Drivers are the only factors of the terms, by the number of the term.
+    """
+    are_tensors = all(len(term) == 1 and term[0].can_drive for term in terms)
+    if not (1 < len(terms) <= _MOST_MERGED and len(result) > 1 and are_tensors):
+        return None
+    if any(set(factor.variables) != set(result) for (factor,) in terms):
+        return None
+    everyone = tuple(range(len(terms)))
+    loops = [Loop(v, everyone if place else ()) for place, v in enumerate(result)]
+    steps = float(sum(factor.count for (factor,) in terms))
+    return Nest(tuple(loops), (), steps, steps)
+
+
 def typical(
     term: Sequence[Factor], sizes: dict[str, int]
 ) -> tuple[Sequence[Factor], dict[str, int]]:
@@ -134,18 +153,23 @@ def _nest(term: Sequence[Factor], order: Sequence[str], sizes: dict[str, int]) -
     for variable in order:
         having = [k for k, f in enumerate(term) if not f.is_dense and variable in f.variables]
         fans = {k: _fan(term[k], levels[k], depth[k], sizes) for k in having}
-        driver = min((k for k in having if alive[k] and depth[k]), key=fans.get, default=None)
-        count *= sizes[variable] if driver is None else fans[driver]
+        drivers = tuple(k for k in having if alive[k] and depth[k])
+        shortest = min(drivers, key=fans.get, default=None)
+        count *= sizes[variable] if shortest is None else fans[shortest]
         lookups, passed = 0.0, 1.0
+        for k in drivers:
+            if k != shortest:
+                lookups += 1 + math.log2(1 + fans[k] / max(1.0, fans[shortest]))
+                passed *= min(1.0, fans[k] / max(1, sizes[variable]))
         for k in having:
-            if k != driver and (depth[k] or len(levels[k]) == 1):
+            if k not in drivers and (depth[k] or len(levels[k]) == 1):
                 alive[k] = False
                 searched.add(k)
                 lookups += 1 + (math.log2(1 + fans[k]) if depth[k] else 0)
                 if not term[k].excludes:
                     passed *= min(1.0, fans[k] / max(1, sizes[variable]))
             depth[k] += 1
-        loops.append(Loop(variable, driver))
+        loops.append(Loop(variable, drivers))
         steps += count * (1 + lookups)
         count *= passed
     return Nest(tuple(loops), tuple(sorted(searched)), steps, count)

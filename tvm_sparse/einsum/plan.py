@@ -17,7 +17,7 @@ from .explain import describe
 from .expression import parse
 from .factors import Factor
 from .masks import read_mask
-from .nests import MOST_VARIABLES, best_nest
+from .nests import MOST_VARIABLES, best_nest, union_nest
 from .normal_form import Problem, normalize
 from .operands import read_operand, read_sizes, scaled
 from .program import parsed, write_program
@@ -172,7 +172,9 @@ class EinsumPlan:
         problem = Problem(tuple(map(tuple, terms)), tuple(result), sizes)
         problem, restoration = normalize(problem, is_dense)
         inner = problem if result else _with_rows(problem)
+        union = None if is_dense or not result else union_nest(inner.terms, inner.result)
         nests = [best_nest(term, inner.result, inner.sizes) for term in inner.terms]
+        nests = nests if union is None else [union]
         if None in nests:
             raise ValueError(
                 f"expression: expected at most {MOST_VARIABLES} letters in products that are not split in "

@@ -7,6 +7,7 @@ kernel.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -92,7 +93,7 @@ def write_program(
     terms : sequence of sequence of Factor
         The products.
     nests : sequence of Nest
-        Their loops.
+        Their loops; a single one for several terms adds tensors up side by side.
     result : sequence of str
         Variables of the result.
     sizes : dict of str to int
@@ -103,6 +104,9 @@ def write_program(
         Whether the result is a dense array, to which products are added in place.
     """
     writer = _Writer(result, nests, sizes, arithmetic, is_dense)
+    if len(nests) < len(terms):
+        writer.add_union(terms, nests[0])
+        return Program(writer.text(), writer.call, writer.letters)
     for number, (term, nest) in enumerate(zip(terms, nests)):
         writer.add_term(number, term, nest)
     return Program(writer.text(), writer.call, writer.letters)
@@ -194,6 +198,30 @@ class _Writer:
                 self._add_sparse(name, factor, nest, place in nest.searched)
         self._add_iteration(number, term, names, nest)
 
+    def add_union(self, terms: Sequence[Sequence[Factor]], nest: Nest) -> None:
+        """Add a sum of tensors: one iteration over the coordinates that any of them stores."""
+        factors = [factor for (factor,) in terms]
+        names = [f"T{number}" for number in range(len(factors))]
+        for name, factor in zip(names, factors):
+            self._add_sparse(name, factor, nest, is_searched=False, default=self._zero())
+        add = self.arithmetic.semiring.add
+        reads = [self._read(name, factor, nest) for name, factor in zip(names, factors)]
+        value = functools.reduce(lambda a, b: add.format(a=a, b=b), reads)
+        axes = ", ".join(self._loop_axes(factors, names, nest, "union"))
+        variables = ", ".join(self.letters[v] for v in nest.order)
+        place = ", ".join(self.letters[v] for v in self.result)
+        self.iterations += [
+            f'with S.sp_iter([{axes}], "{"S" * len(nest.order)}", "sum") as [{variables}]:',
+            f"    Result[{place}] = {value}",
+        ]
+
+    def _zero(self) -> str:
+        """What an absent entry of a summand counts as; nothing where that is 0."""
+        zero = self.arithmetic.semiring.zero(self.arithmetic.held).item()
+        if zero == 0:
+            return ""
+        return f'S.{self.dtype}("{zero}")' if math.isinf(zero) else f"S.{self.dtype}({zero})"
+
     # --- parameters, axes and buffers ---
 
     def _scalar(self, name: str, value: int) -> str:
@@ -235,17 +263,22 @@ class _Writer:
         self.axes.append(f'{name} = S.sparse_output({axes[-1]}, {size}, "{self._index_dtype}")')
         axes.append(name)
 
-    def _buffer(self, name: str, axes: Sequence[str], dtype: str) -> None:
+    def _buffer(self, name: str, axes: Sequence[str], dtype: str, default: str = "") -> None:
         parameter = name.lower()
         self.arrays.append(parameter)
         axes = f"({', '.join(axes)},)"
-        self.buffers.append(f'{name} = S.match_sparse_buffer({parameter}, {axes}, "{dtype}")')
+        default = f", default={default}" if default else ""
+        self.buffers.append(
+            f'{name} = S.match_sparse_buffer({parameter}, {axes}, "{dtype}"{default})'
+        )
 
     def _add_dense(self, name: str, factor: Factor) -> None:
         self._buffer(name, [self._all(v) for v in factor.variables], self.dtype)
         self.call.values[name.lower()] = (factor.source, None, None, None, 0)
 
-    def _add_sparse(self, name: str, factor: Factor, nest: Nest, is_searched: bool) -> None:
+    def _add_sparse(
+        self, name: str, factor: Factor, nest: Nest, is_searched: bool, default: str = ""
+    ) -> None:
         variables = [v for v in nest.order if v in factor.variables]
         levels = store_levels(factor, variables, self._index_dtype)
         axes = [self._all(variables[0])]
@@ -253,7 +286,7 @@ class _Writer:
             axes.append(self._compressed(name, variable, axes[-1], pointers, indices))
         size = self.sizes[variables[0]]
         if not factor.excludes:
-            self._buffer(name, axes, self.dtype)
+            self._buffer(name, axes, self.dtype, default)
             taken = factor.source, levels.places, factor.count, levels.stored, size
             self.call.values[name.lower()] = taken
         if is_searched:
@@ -303,20 +336,30 @@ class _Writer:
             order = [v for v in nest.order if v in factor.variables]
         return f"{name}[{', '.join(self.letters[v] for v in order)}]"
 
-    def _loop_axes(self, term: Sequence[Factor], names: list[str], nest: Nest) -> list[str]:
+    def _level_axis(
+        self, factor: Factor, name: str, variable: str, nest: Nest, axes: dict[str, str]
+    ) -> str:
+        """The axis of a factor's level; the first one is attached to the loop over its rows."""
+        own = [v for v in nest.order if v in factor.variables]
+        axis, root = f"{name}_{self.letters[variable].upper()}", axes[own[0]]
+        is_attached = own.index(variable) == 1 and root != self.letters[own[0]].upper()
+        return f"S.attach({axis}, {root})" if is_attached else axis
+
+    def _loop_axes(
+        self, term: Sequence[Factor], names: list[str], nest: Nest, merge: str = "intersect"
+    ) -> list[str]:
         """What each loop runs over: all coordinates, or a level under the place that loops have found."""
         axes: dict[str, str] = {}
         found = []
         for loop in nest.loops:
-            if loop.driver is None:
-                axis = written = self._all(loop.variable)
+            if not loop.drivers:
+                written = self._all(loop.variable)
             else:
-                own = [v for v in nest.order if v in term[loop.driver].variables]
-                axis = f"{names[loop.driver]}_{self.letters[loop.variable].upper()}"
-                root = axes[own[0]]
-                is_below_root = own.index(loop.variable) == 1
-                attached = is_below_root and root != self.letters[own[0]].upper()
-                written = f"S.attach({axis}, {root})" if attached else axis
+                own = [
+                    self._level_axis(term[k], names[k], loop.variable, nest, axes)
+                    for k in loop.drivers
+                ]
+                written = own[0] if len(own) == 1 else f"S.{merge}({', '.join(own)})"
             axes[loop.variable] = written
             found.append(written)
         return found
