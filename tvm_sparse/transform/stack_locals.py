@@ -9,8 +9,10 @@ from __future__ import annotations
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import TensorLoad, Var
+from tvm.ir import Var
 from tvm.target import Target
+
+from ..ir.renaming import renamed
 
 __all__ = ["StackLocals"]
 
@@ -54,26 +56,6 @@ def StackLocals() -> tvm.transform.Pass:
                 )
 
         tvm_ffi.structural_walk(func.body, (tirx.AllocBuffer, note))
-        return func.with_body(_renamed(func.body, moved)) if moved else func
+        return func.with_body(renamed(func.body, moved)) if moved else func
 
     return tirx.transform.prim_func_pass(transform, opt_level=0, name="tvm_sparse.StackLocals")
-
-
-def _renamed(body: tirx.Stmt, names: dict[Var, Var]) -> tirx.Stmt:
-    """Let other buffers stand in the place of some."""
-
-    def load(node: TensorLoad, mutator):
-        node = mutator.default_mutate(node)
-        known = names.get(node.source)
-        return node if known is None else tirx.BufferLoad(known, node.indices)
-
-    def store(node: tirx.BufferStore, mutator) -> tirx.Stmt:
-        node = mutator.default_mutate(node)
-        known = names.get(node.buffer)
-        return node if known is None else tirx.BufferStore(known, node.value, node.indices)
-
-    def variable(node: Var, _mutator) -> Var:
-        return names.get(node, node)
-
-    rules = [(TensorLoad, load), (tirx.BufferStore, store), (Var, variable)]
-    return tvm_ffi.structural_mutate(body, rules)

@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Expr, TensorLoad, Var
+from tvm.ir import Expr, Var
 from tvm.target import Target, codegen
 
 __all__ = [
     "Local",
     "bit_length",
     "count_bits",
-    "fresh",
     "has_feature",
     "int64",
     "loop",
@@ -118,28 +117,3 @@ def has_feature(name: str) -> bool:
 def substitute(stmt: tirx.Stmt, values: dict[Var, Expr]) -> tirx.Stmt:
     """Replace variables by expressions."""
     return tvm_ffi.structural_map(stmt, (Var, lambda var: values.get(var, var)))
-
-
-def fresh(stmt: tirx.Stmt) -> tirx.Stmt:
-    """Return a statement that allocates buffers of its own, so that it may stand twice in a function."""
-    own: dict[Var, Var] = {}
-
-    def note(node: tirx.AllocBuffer) -> None:
-        own[node.buffer] = Var(node.buffer.name, node.buffer.ty)
-
-    tvm_ffi.structural_walk(stmt, [(tirx.AllocBuffer, note)])
-
-    def load(node: TensorLoad, mutator) -> Expr:
-        indices = [mutator.mutate(index) for index in node.indices]
-        return tirx.BufferLoad(own.get(node.source, node.source), indices)
-
-    def store(node: tirx.BufferStore, mutator) -> tirx.Stmt:
-        indices = [mutator.mutate(index) for index in node.indices]
-        buffer = own.get(node.buffer, node.buffer)
-        return tirx.BufferStore(buffer, mutator.mutate(node.value), indices)
-
-    def allocate(node: tirx.AllocBuffer, _mutator) -> tirx.Stmt:
-        return tirx.AllocBuffer(own[node.buffer])
-
-    rules = [(TensorLoad, load), (tirx.BufferStore, store), (tirx.AllocBuffer, allocate)]
-    return tvm_ffi.structural_mutate(stmt, rules) if own else stmt

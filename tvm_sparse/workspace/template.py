@@ -17,11 +17,12 @@ from tvm import tirx
 from tvm.ir import Expr, Var
 
 from ..ir.buffer import declare_buffer
+from ..ir.renaming import fresh
 from ..transform._merge_loops import RUN_MARK, STEPS_MARK
 from .output import Output
 from .policy import Memory, Policy, Row
 from .producer import Producer, RowLoops
-from .statements import Local, fresh, int64, loop, sequence, substitute, when
+from .statements import Local, int64, loop, sequence, substitute, when
 
 __all__ = [
     "Argument",
