@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from .programs import by_outer_products, by_rows, check, product, sparse, total
 
@@ -113,3 +114,13 @@ def test_a_limit_that_nothing_keeps_is_refused(operands):
         by_rows("auto")(a=a, b=b, workspace_bytes=100)
     with pytest.raises(ValueError, match="workspace_bytes: expected a number of bytes, found -1"):
         total("dense")(a=a, b=a, workspace_bytes=-1)
+
+
+def test_short_calls_do_not_take_memory_for_long_rows():
+    """A dense workspace of a result of two entries would take gigabytes, and be filled with -inf."""
+    size = 2**29
+    a = sp.csr_matrix(np.ones((1, 1)))
+    b = sp.csr_matrix((np.ones(2), np.array([3, size - 5]), np.array([0, 2])), shape=(1, size))
+    kernel = by_rows("auto", "S.max(C[i, j], A[i, kk] * B[kk, j])")
+    check(kernel(a=a, b=b), b)
+    assert kernel.choices[0].bytes < 1 << 20

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from ..workspace.choice import Choice, choose, more_windows
+from ..workspace.choice import Choice, choose, more_windows, scratch_bytes
 from ..workspace.costs import Work
 from ..workspace.policy import Policy, Scratch
 from .executable import Executable
@@ -26,6 +26,8 @@ Build = Callable[[Policy, bool], tuple[Executable, dict]]
 
 #: A policy that is not compiled yet is chosen if it is so much faster, and saves so many nanoseconds.
 _WORTH_FACTOR, _WORTH_TIME = 1.25, 1e6
+#: Rows of fewer places need so little memory that it does not count.
+_LONG_ROW = 1 << 16
 #: How many calls a kernel remembers its choice for.
 _MOST_WEIGHED = 256
 
@@ -178,7 +180,7 @@ class AdaptiveResultKernel(SparseResultKernel):
         size = np.dtype(self.description["dtype"]).itemsize
         work = Work.of(shared["work"], self._length(known), size)
         first = next(iter(self._policies.values()))
-        if limit is None and first.has_cost and first.cost(work) < _WORTH_TIME:
+        if limit is None and first.has_cost and self._first_time(first, work) < _WORTH_TIME:
             self._last, self._unexplained = [], (work, shared["tasks"])
             return compute(self._variants[first.name, False], shared)  # nothing saves enough
         choices = self._choices(work, shared["tasks"], limit)
@@ -191,6 +193,14 @@ class AdaptiveResultKernel(SparseResultKernel):
                 return compute(variant, self._given(shared, choice))
             except WorkspaceFullError:
                 choice = self._next(choice, choices, work)
+
+    def _first_time(self, first: Policy, work: Work) -> float:
+        """Estimate the nanoseconds of a policy in one task, emptying its memory included."""
+        time = first.cost(work)
+        if work.length > _LONG_ROW:
+            size = scratch_bytes(_scratch(first), work.value_bytes, work.length, work.most, 0)
+            time += work.costs.byte * size
+        return time
 
     def _choices(self, work: Work, tasks: int, limit: int | None) -> list[Choice]:
         """Return the ways to run a call, best first; a call like one before is not weighed again."""
