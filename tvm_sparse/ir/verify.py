@@ -170,11 +170,12 @@ def _check_order(node: SparseIteration, scope: _Scope) -> Iterator[_Problem]:
     where = f"iteration {node.name}"
     known = scope.axes
     own: set[Axis] = set()
+    entered: set[Axis] = set()  # with the bases of attached axes, whose entries are visited
     for axis, _, _ in node.iterators:
         if axis in own:
             yield _Problem(f"{where}: axis {axis.name} is iterated twice", node.span)
         parent = axis.parent_axis
-        if parent is not None and parent not in known and parent not in own:
+        if parent is not None and parent not in known and parent not in entered:
             later = parent in {a for a, _, _ in node.iterators}
             wrong = "before its parent" if later else "without its parent"
             yield _Problem(
@@ -183,6 +184,7 @@ def _check_order(node: SparseIteration, scope: _Scope) -> Iterator[_Problem]:
                 node.span,
             )
         own.add(axis)
+        entered |= {axis, axis.base} if isinstance(axis, AttachedAxis) else {axis}
 
 
 def _check_groups(node: SparseIteration) -> Iterator[_Problem]:

@@ -408,9 +408,10 @@ class _FunctionLowering:
         """The iterator in scope whose entry owns ``axis``, ``None`` for a root."""
         if axis.parent_axis is None:
             return None
-        owner = next(
-            (it for it in reversed(self.iterators.values()) if it.axis == axis.parent_axis), None
-        )
+        inner_first = list(reversed(self.iterators.values()))
+        owners = [it for it in inner_first if it.axis == axis.parent_axis]
+        owners += [it for it in inner_first if it.stored_axis == axis.parent_axis]
+        owner = next(iter(owners), None)
         if owner is None:
             raise SparseProgramError(
                 f"function {self.func.name}: axis {axis.name} is iterated before its parent "
