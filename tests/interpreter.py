@@ -120,7 +120,10 @@ class _Interpreter:
         """Position of the entry in scope that owns ``axis``; of an attached axis, a coordinate."""
         if axis.parent_axis is None:
             return None
-        owner = next(e for e in reversed(self.entries.values()) if e.axis == axis.parent_axis)
+        inner_first = list(reversed(self.entries.values()))
+        owners = [e for e in inner_first if e.axis == axis.parent_axis]
+        owners += [e for e in inner_first if _stored(e.axis) == axis.parent_axis]
+        owner = owners[0]
         return owner.coordinate if isinstance(axis, AttachedAxis) else owner.position
 
     def position_in(self, buffer: SparseBuffer, indices: list[Expr]) -> int | None:
