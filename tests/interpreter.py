@@ -126,9 +126,11 @@ class _Interpreter:
         if axis.parent_axis is None:
             return None
         entries = [own for e in reversed(self.entries.values()) for own in (e, *e.members)]
-        owner = next((e for e in entries if e.axis == axis.parent_axis), None)
-        if owner is None:
+        owners = [e for e in entries if e.axis == axis.parent_axis]
+        owners += [e for e in entries if _stored(e.axis) == axis.parent_axis]
+        if not owners:
             return _ABSENT
+        owner = owners[0]
         return owner.coordinate if isinstance(axis, AttachedAxis) else owner.position
 
     def position_in(self, buffer: SparseBuffer, indices: list[Expr]) -> int | None:

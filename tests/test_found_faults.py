@@ -315,6 +315,42 @@ def f(
     )
 
 
+def test_levels_below_an_attached_axis_are_those_of_its_entries():
+    check(
+        """
+@S.prim_func
+def f(
+    a: T.handle, x: T.handle, y: T.handle, a_indptr: T.handle, a_indices: T.handle,
+    j_indptr: T.handle, j_indices: T.handle, k_indptr: T.handle, k_indices: T.handle, n: T.int32
+):
+    I = S.dense_fixed(n)
+    E = S.sparse_variable(I, (n, 4), (a_indptr, a_indices), "int32")
+    D = S.dense_fixed(n)
+    J = S.sparse_variable(D, (n, 3), (j_indptr, j_indices), "int32")
+    K = S.sparse_variable(J, (n, 5), (k_indptr, k_indices), "int32")
+    A = S.match_sparse_buffer(a, (I, E), "float64")
+    X = S.match_sparse_buffer(x, (D, J, K), "float64")
+    Y = S.match_sparse_buffer(y, (I, D), "float64")
+    with S.sp_iter([I, D], "SS", "empty") as [i, d]:
+        Y[i, d] = T.float64(0)
+    with S.sp_iter([I, E, S.attach(J, E), K], "SRRR", "paths") as [i, e, j, k]:
+        Y[i, k] = Y[i, k] + A[i, e] * X[e, j, k]
+""",
+        {
+            "a": np.arange(1.0, 5),
+            "x": np.arange(10.0, 15),
+            "y": np.zeros((3, 3)),
+            "a_indptr": np.array([0, 2, 2, 4], "int32"),
+            "a_indices": np.array([0, 2, 1, 2], "int32"),
+            "j_indptr": np.array([0, 2, 2, 3], "int32"),
+            "j_indices": np.array([0, 2, 1], "int32"),
+            "k_indptr": np.array([0, 2, 3, 5], "int32"),
+            "k_indices": np.array([0, 1, 2, 0, 2], "int32"),
+        },
+        {"n": 3},
+    )
+
+
 @pytest.mark.parametrize("place", ["i + r", "0, r"])
 def test_scatter_along_a_ragged_axis_can_be_scheduled(place):
     """Its region has a start with bounds and a loaded extent, which TVM cannot bound."""

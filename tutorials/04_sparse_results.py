@@ -37,8 +37,9 @@ print("pruned:", einsum("ik,kj->ij", plus_and_minus, ones, prune=True).nnz)
 
 # %% [2] More than products of two matrices
 #
-# Sums are written with `+`. A chain of matrices is computed in pairs; where a thin mask picks entries of a
-# product, the product itself is never stored. Without letters on the right the result is a number.
+# Sums are written with `+` and `-`, and terms may begin with a number. A chain of matrices is computed in
+# pairs; where a thin mask picks entries of a product, the product itself is never stored. Without letters
+# on the right the result is a number.
 
 symmetric = einsum("ij+ji->ij", graph, graph)
 both = einsum("ik,kj+ij->ij", graph, graph, graph, out="csc")
@@ -48,6 +49,13 @@ pattern = (symmetric != 0).astype("int64")
 triangles = einsum("ij,jk,ki->", pattern, pattern, pattern) / 6
 print(f"{symmetric.nnz=} {both.format=} {sampled.nnz=} {triangles=:.0f}")
 assert np.isclose(sampled.sum(), (mask * (graph @ graph)).sum())
+
+# `mask=` asks for entries where a structure has some, whatever its values, `complement=True` for all
+# others: here pairs that are two steps apart and not one.
+apart = einsum("ik,kj->ij", graph, graph, mask=graph, complement=True)
+assert apart.nnz + einsum("ik,kj->ij", graph, graph, mask=graph).nnz == two_steps.nnz
+shifted = einsum("0.5*ij + 0.5*ji - ij -> ij", graph, graph, sp.eye_array(NODES))
+print(f"{apart.nnz=} {shifted.nnz=}")
 
 # Tensors of any order. MTTKRP, the kernel of a CP decomposition, with sparse factors:
 ratings = sp.random_array((200, 300, 50), density=0.001, rng=rng)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from .programs import by_outer_products, by_rows, check, product, sparse, total
 
@@ -147,3 +148,13 @@ def _peak_bytes(call):
 def _status(path, name):
     (line,) = (own for own in path.read_text("ascii").splitlines() if own.startswith(f"{name}:"))
     return int(line.split()[1]) << 10
+
+
+def test_short_calls_do_not_take_memory_for_long_rows():
+    """A dense workspace of a result of two entries would take gigabytes, and be filled with -inf."""
+    size = 2**29
+    a = sp.csr_matrix(np.ones((1, 1)))
+    b = sp.csr_matrix((np.ones(2), np.array([3, size - 5]), np.array([0, 2])), shape=(1, size))
+    kernel = by_rows("auto", "S.max(C[i, j], A[i, kk] * B[kk, j])")
+    check(kernel(a=a, b=b), b)
+    assert kernel.choices[0].bytes < 1 << 20

@@ -177,6 +177,25 @@ def test_plans_refuse_other_structures():
         plan(a, np.ones((2, 3), "f4"))
     with pytest.raises(TypeError, match="operands: expected 2"):
         plan(a)
+    with pytest.raises(
+        ValueError, match=r"operand 0 \('ij'\): expected a sparse tensor, as planned"
+    ):
+        plan(a.toarray(), np.ones((2, 2), "f4"))
+    with pytest.raises(
+        ValueError, match=r"expected a dense array of shape \(2, 2\), as planned, found csr"
+    ):
+        plan(a, a)
+    with pytest.raises(
+        TypeError, match="expected values that convert to float32, as planned, found"
+    ):
+        plan(a.astype("complex64"), np.ones((2, 2), "f4"))
+    whole = tvm_sparse.einsum_plan("ij->ji", csr([[1, 2]], "int32"))
+    assert whole(csr([[1, 2]], "int8")).dtype == np.int64
+    with pytest.raises(
+        TypeError,
+        match=r"expected values that convert to int32, as planned, found float32; make a new plan",
+    ):
+        whole(csr([[1.5, 2.5]]))
 
 
 def test_programs_are_printed_and_parse_back():
@@ -337,6 +356,7 @@ def test_operands_that_are_refused():
         ({"complement": True}, "complement: expected a mask to complement, found none"),
         ({"mask": sp.eye(3)}, r"mask \('ik'\): expected size 2 for letter 'i', as operand 0"),
         ({"out": "bsr"}, "blocksize: expected rows and columns of a block with out='bsr'"),
+        ({"out": "bsr", "blocksize": 2}, "blocksize: expected rows and columns that divide"),
         ({"out": "bsr", "blocksize": (1, 3)}, "blocksize: expected rows and columns that divide"),
         ({"blocksize": (1, 1)}, "blocksize: expected rows and columns of a block with out='bsr'"),
     ],

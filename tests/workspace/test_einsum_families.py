@@ -63,6 +63,10 @@ FAMILIES = {
     "scaled rows and columns": "i,ij,j->ij",
     "paths kept": "ij,jk->ijk",
     "cycle kept": "ij,jk,ki->ijk",
+    "three factors of one row": "ix,iy,iz->xyz",
+    "gather and scatter": "koi,id,kdc->oc",
+    "difference of products": "ik,kj-jk,ki->ij",
+    "diagonal": "ii,ij->ij",
 }
 
 

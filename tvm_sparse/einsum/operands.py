@@ -59,7 +59,19 @@ class Source:
     coefficient: Number = 1
 
     def values(self, operand: Any, arithmetic: Arithmetic) -> np.ndarray:
-        """Return the values of an operand of this structure as its factor has them."""
+        """Return the values of an operand of this structure as its factor has them.
+
+        Raises
+        ------
+        TypeError
+            If they are of a kind that was not planned for, such as real numbers in place of integers.
+        """
+        dtype = operand.dtype if self.structure is None else operand.values.dtype
+        if dtype != self.dtype and not arithmetic.takes(dtype, self.dtype):
+            raise TypeError(
+                f"{self.label}: expected values that convert to {self.dtype}, as planned, found {dtype}; "
+                "make a new plan"
+            )
         if self.structure is None:
             values = np.ascontiguousarray(arithmetic.values(_diagonal_of(self.letters, operand)))
         else:
@@ -90,6 +102,10 @@ class Source:
                     f"{self.label}: expected a dense array of shape {self.shape}, as planned, found {found}"
                 )
             return array
+        if _as_array(operand) is not None:
+            raise ValueError(
+                f"{self.label}: expected a sparse tensor, as planned, found a dense array; make a new plan"
+            )
         entries, extents = read_entries(operand, len(self.letters), self.label)
         known = self.structure
         if (

@@ -86,7 +86,8 @@ class Output:
                 f"with zeros, found {arithmetic.semiring.name!r}, whose is {zero}"
             )
         size = self.blocksize
-        if len(size) != 2 or any(own < 1 or n % own for n, own in zip(shape, size)):
+        is_pair = isinstance(size, tuple | list) and len(size) == 2
+        if not is_pair or any(own < 1 or n % own for n, own in zip(shape, size)):
             raise ValueError(
                 f"blocksize: expected rows and columns that divide the shape {shape}, found {size}"
             )

@@ -119,6 +119,10 @@ class Arithmetic:
         wanted = np.result_type(self.held, np.complex64) if given.dtype.kind == "c" else self.held
         return given.astype(wanted)
 
+    def takes(self, found: np.dtype, planned: np.dtype) -> bool:
+        """Whether values of one type may stand where those of another were planned for."""
+        return self.is_logical or np.can_cast(_plain(found), _plain(planned), "same_kind")
+
     def finished(self, held: np.ndarray) -> np.ndarray:
         """Return values of the result in its type.
 
@@ -222,8 +226,7 @@ def _common(dtypes: Sequence[np.dtype], coefficients: Sequence[Number]) -> np.dt
                 "operands: expected integers, truth values, real or complex numbers of up to 64 bits a "
                 f"part, found {own}"
             )
-    plain = [np.dtype("float32") if own.name == "bfloat16" else own for own in dtypes]
-    common = np.result_type(*plain)
+    common = np.result_type(*map(_plain, dtypes))
     if common.kind in "fc":
         return np.promote_types(common, np.float32)
     if any(isinstance(own, float) for own in coefficients):
@@ -239,6 +242,10 @@ def _held(common: np.dtype, asked: np.dtype | None, dtypes: Sequence[np.dtype]) 
     if asked.kind in "fc":
         return np.promote_types(_part(asked), np.float32 if held.kind != "f" else held)
     return asked if asked == np.uint64 and all(own.kind in "ub" for own in dtypes) else held
+
+
+def _plain(dtype: np.dtype) -> np.dtype:
+    return np.dtype("float32") if dtype.name == "bfloat16" else dtype
 
 
 def _part(dtype: np.dtype) -> np.dtype:

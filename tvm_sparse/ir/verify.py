@@ -37,9 +37,7 @@ class _Scope:
 
     @property
     def axes(self) -> set[Axis]:
-        axes = {axis for axis, _ in self.iterators.values()}
-        merged = [axis for axis in axes if isinstance(axis, MergedAxis)]
-        return axes | {member for axis in merged for member in axis.members}
+        return {own for axis, _ in self.iterators.values() for own in _entered(axis)}
 
     def entered(self, iteration: SparseIteration) -> _Scope:
         inner = {var: (axis, kind) for axis, kind, var in iteration.iterators}
@@ -172,11 +170,12 @@ def _check_order(node: SparseIteration, scope: _Scope) -> Iterator[_Problem]:
     where = f"iteration {node.name}"
     known = scope.axes
     own: set[Axis] = set()
+    entered: set[Axis] = set()
     for axis, _, _ in node.iterators:
         if axis in own:
             yield _Problem(f"{where}: axis {axis.name} is iterated twice", node.span)
         for parent in axis.owners:
-            if parent in known or parent in own:
+            if parent in known or parent in entered:
                 continue
             later = parent in {a for a, _, _ in node.iterators}
             wrong = "before its parent" if later else "without its parent"
@@ -185,7 +184,14 @@ def _check_order(node: SparseIteration, scope: _Scope) -> Iterator[_Problem]:
                 f"before {axis.name}",
                 node.span,
             )
-        own |= {axis, *(axis.members if isinstance(axis, MergedAxis) else [])}
+        own.add(axis)
+        entered |= _entered(axis)
+
+
+def _entered(axis: Axis) -> set[Axis]:
+    """An axis, those merged in it, and the bases of attached ones: whose entries a loop visits."""
+    members = axis.members if isinstance(axis, MergedAxis) else []
+    return {own for walked in (axis, *members) for own in (walked, stored_axis(walked))}
 
 
 def _check_groups(node: SparseIteration) -> Iterator[_Problem]:

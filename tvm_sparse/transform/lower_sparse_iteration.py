@@ -456,8 +456,10 @@ class _FunctionLowering:
         """The iterator in scope whose entry owns ``axis``, ``None`` for a root."""
         if axis.parent_axis is None:
             return None
-        walked = (own for it in reversed(self.iterators.values()) for own in it.walked)
-        owner = next((own for own in walked if own.axis == axis.parent_axis), None)
+        walked = [own for it in reversed(self.iterators.values()) for own in it.walked]
+        owners = [own for own in walked if own.axis == axis.parent_axis]
+        owners += [own for own in walked if own.stored_axis == axis.parent_axis]
+        owner = next(iter(owners), None)
         if owner is None:
             raise SparseProgramError(
                 f"function {self.func.name}: axis {axis.name} is iterated before its parent "

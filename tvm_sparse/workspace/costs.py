@@ -174,11 +174,21 @@ class Work:
 
 @functools.cache
 def memory_bytes() -> int:
-    """Return the memory of this machine; a common size where the system does not say it."""
+    """Return the memory that there is; a common size where the system does not say it.
+
+    That of the machine, or what its control group, such as a container, may use of it.
+    """
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     except (AttributeError, ValueError, OSError):
-        return 8 << 30
+        found = [8 << 30]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            text = (Path("/sys/fs/cgroup") / name).read_text().strip()
+        except OSError:
+            continue
+        found += [int(text)] if text.isdigit() else []
+    return min(found)
 
 
 @functools.cache
