@@ -73,7 +73,8 @@ def run(options: argparse.Namespace) -> dict:
             libraries.set_threads(threads)
             for case in _cases(section, threads, options):
                 results[section].append(case | {"threads": threads})
-                console.print(f"{section}, {threads} threads: {case['case']}", style="dim")
+                passed = time.perf_counter() - start
+                console.print(f"{section}, {threads} threads, {passed:.0f} s: {case['case']}")
         for table in report.tables(results, section):
             console.print(table)
         console.print(f"{section} took {time.perf_counter() - start:.0f} s")
