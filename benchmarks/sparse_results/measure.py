@@ -79,14 +79,17 @@ def measure(
         ``others_load`` and ``Z``, the entries of the result of `ours`.
     """
     peaks, held = {}, 0
+    once = len(contenders) * _SLICE
     for name, own in contenders.items():
         result = own.read(own.call())
         check(name, result, expected)
         held = result.nnz if name == ours else held
         del result
+        start = time.perf_counter()
         peaks[name] = peak_bytes(own.call)
+        once += time.perf_counter() - start
     calls = {name: own.call for name, own in contenders.items()}
-    times = interleave(calls, ours, _rounds(calls, limits), _SLICE)
+    times = interleave(calls, ours, _rounds(once, limits), _SLICE)
     return {
         "Z": int(held),
         "seconds": times.seconds,
@@ -116,6 +119,7 @@ def check(name: str, found: Any, expected: Any) -> None:
 def peak_bytes(call: Callable[[], Any]) -> int | None:
     """Return by how much a call raises the resident memory at most; None where the system hides it."""
     if not Path("/proc/self/clear_refs").exists():
+        call()
         return None
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
@@ -133,12 +137,8 @@ def _status(name: str) -> int:
     return int(line.split()[1]) << 10
 
 
-def _rounds(calls: dict[str, Callable[[], Any]], limits: Limits) -> int:
-    """Return how many rounds fit; a round takes every call about twice, and ``interleave`` warms thrice."""
-    start = time.perf_counter()
-    for call in calls.values():
-        call()
-    once = time.perf_counter() - start + len(calls) * _SLICE
+def _rounds(once: float, limits: Limits) -> int:
+    """Return how many rounds fit, of which each takes all calls about twice; three calls come before."""
     return int(np.clip((limits.seconds - 3 * once) / (2 * once), 3, limits.rounds))
 
 
