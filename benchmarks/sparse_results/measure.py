@@ -22,6 +22,8 @@ __all__ = ["OURS", "Contender", "Limits", "check", "measure", "peak_bytes"]
 
 OURS = "tvm_sparse"
 _SLICE = 2e-3
+#: A contender that takes so many seconds, and so many times as long as ours, is timed once.
+_SLOW, _SLOWER = 0.1, 6.0
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,7 @@ def measure(
         ``seconds``, ``speedups`` over `ours`, ``peak`` bytes of a call beyond what was held before it,
         ``others_load`` and ``Z``, the entries of the result of `ours`.
     """
-    peaks, held = {}, 0
-    once = len(contenders) * _SLICE
+    peaks, single, held = {}, {}, 0
     for name, own in contenders.items():
         result = own.read(own.call())
         check(name, result, expected)
@@ -87,13 +88,17 @@ def measure(
         del result
         start = time.perf_counter()
         peaks[name] = peak_bytes(own.call)
-        once += time.perf_counter() - start
-    calls = {name: own.call for name, own in contenders.items()}
+        single[name] = time.perf_counter() - start
+    slow = {name: t for name, t in single.items() if t > max(_SLOW, _SLOWER * single[ours])}
+    calls = {name: own.call for name, own in contenders.items() if name not in slow}
+    once = sum(single[name] + _SLICE for name in calls)
     times = interleave(calls, ours, _rounds(once, limits), _SLICE)
+    slower = {name: t / times.seconds[ours] for name, t in slow.items()}
     return {
         "Z": int(held),
-        "seconds": times.seconds,
-        "speedups": times.speedups,
+        "seconds": times.seconds | slow,
+        "speedups": {name: (times.speedups | slower)[name] for name in contenders if name != ours},
+        "timed_once": list(slow),
         "others_load": times.others_load,
         "peak": peaks,
     }
