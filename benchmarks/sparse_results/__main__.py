@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure and print everything; write it after each section."""
+    """Measure and print everything; write it after each case."""
     # Contenders read the environment when imported.
     from rich.console import Console  # noqa: PLC0415
 
@@ -71,13 +71,13 @@ def run(options: argparse.Namespace) -> None:
             libraries.set_threads(threads)
             for case in _cases(section, threads, options):
                 results[section].append(case | {"threads": threads})
+                if options.json:
+                    options.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
                 passed = time.perf_counter() - start
                 console.print(f"{section}, {threads} threads, {passed:.0f} s: {case['case']}")
         for table in report.tables(results, section):
             console.print(table)
         console.print(f"{section} took {time.perf_counter() - start:.0f} s")
-        if options.json:
-            options.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 
 def _cases(section: str, threads: int, options: argparse.Namespace) -> Iterator[dict]:
