@@ -12,6 +12,10 @@ import numpy as np
 __all__ = ["Times", "geometric_mean", "interleave", "others_load"]
 
 
+#: A call of more slices than this needs no more warming than one.
+_LONG = 10
+
+
 @dataclass(frozen=True)
 class Times:
     """Times of several contenders on one problem.
@@ -39,7 +43,7 @@ def interleave(
     Parameters
     ----------
     contenders : dict of str to callable
-        What to call; each is warmed twice.
+        What to call; each is warmed twice, or once if it takes long.
     ours : str
         The contender that the others are compared with.
     rounds : int
@@ -78,7 +82,10 @@ def geometric_mean(values: list[float]) -> float:
 
 
 def _repeats(call: Callable[[], object], slice_seconds: float) -> int:
+    start = time.perf_counter()
     call()
+    if time.perf_counter() - start > _LONG * slice_seconds:
+        return 1
     call()
     start = time.perf_counter()
     call()

@@ -41,7 +41,7 @@ def main() -> None:
     )
     add("--threads", type=int, nargs="+", default=[1, 2])
     add("--rounds", type=int, default=9, help="rounds over all contenders, at most")
-    add("--seconds", type=float, default=1.5, help="time of a case, if three rounds are done")
+    add("--seconds", type=float, default=0.5, help="time of a case, if three rounds are done")
     add("--json", type=Path, help="write all results to this file")
     add("--render", type=Path, nargs="+", help="print the tables of such files in Markdown")
     options = parser.parse_args()
@@ -49,13 +49,11 @@ def main() -> None:
         print(_rendered(options.render))
         return
     restart_with(ENVIRONMENT, "benchmarks.sparse_results")
-    results = run(options)
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    run(options)
 
 
-def run(options: argparse.Namespace) -> dict:
-    """Measure, print and return everything that was measured."""
+def run(options: argparse.Namespace) -> None:
+    """Measure and print everything; write it after each case."""
     # Contenders read the environment when imported.
     from rich.console import Console  # noqa: PLC0415
 
@@ -73,11 +71,13 @@ def run(options: argparse.Namespace) -> dict:
             libraries.set_threads(threads)
             for case in _cases(section, threads, options):
                 results[section].append(case | {"threads": threads})
-                console.print(f"{section}, {threads} threads: {case['case']}", style="dim")
+                if options.json:
+                    options.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
+                passed = time.perf_counter() - start
+                console.print(f"{section}, {threads} threads, {passed:.0f} s: {case['case']}")
         for table in report.tables(results, section):
             console.print(table)
         console.print(f"{section} took {time.perf_counter() - start:.0f} s")
-    return results
 
 
 def _cases(section: str, threads: int, options: argparse.Namespace) -> Iterator[dict]:

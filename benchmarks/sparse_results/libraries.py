@@ -21,11 +21,10 @@ import torch
 from .. import peers
 from .measure import Contender
 
-__all__ = ["SORTED", "UNSORTED", "products", "set_threads", "sums"]
+__all__ = ["SORTED", "products", "set_threads", "sums"]
 
-#: Contenders whose results are sorted, and the others.
-SORTED = ("scipy sorted", "mkl sorted", "graphblas sorted", "torch", "sparse")
-UNSORTED = ("scipy", "mkl", "graphblas")
+#: Contenders whose products are sorted; sums of all libraries are, as their operands.
+SORTED = ("scipy sorted", "mkl sorted", "graphblas sorted")
 
 
 def set_threads(threads: int) -> None:

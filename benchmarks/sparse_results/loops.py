@@ -16,7 +16,7 @@ import numpy as np
 
 __all__ = ["LOOPS"]
 
-_compiled = numba.njit(nogil=True, error_model="numpy")
+_compiled = numba.njit(nogil=True, error_model="numpy", cache=True)
 
 
 @_compiled
@@ -49,9 +49,23 @@ def _add(place, value, values, used, places, held):
 
 
 @_compiled
+def _sort_short(places, held):
+    """Sort by insertion, which is faster than a call of the library for a few places."""
+    for n in range(1, held):
+        place, at = places[n], n
+        while at > 0 and places[at - 1] > place:
+            places[at] = places[at - 1]
+            at -= 1
+        places[at] = place
+
+
+@_compiled
 def _drain(values, used, places, held, crd, out, slot):
     """Write out a row in order and empty the workspace."""
-    places[:held].sort()
+    if held <= 32:
+        _sort_short(places, held)
+    else:
+        places[:held].sort()
     for n in range(held):
         place = places[n]
         crd[slot + n] = place

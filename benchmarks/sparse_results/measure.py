@@ -22,6 +22,8 @@ __all__ = ["OURS", "Contender", "Limits", "check", "measure", "peak_bytes"]
 
 OURS = "tvm_sparse"
 _SLICE = 2e-3
+#: A contender that takes so many seconds, and so many times as long as ours, is timed once.
+_SLOW, _SLOWER = 0.1, 6.0
 
 
 @dataclass(frozen=True)
@@ -78,19 +80,25 @@ def measure(
         ``seconds``, ``speedups`` over `ours`, ``peak`` bytes of a call beyond what was held before it,
         ``others_load`` and ``Z``, the entries of the result of `ours`.
     """
-    peaks, held = {}, 0
+    peaks, single, held = {}, {}, 0
     for name, own in contenders.items():
         result = own.read(own.call())
         check(name, result, expected)
         held = result.nnz if name == ours else held
         del result
+        start = time.perf_counter()
         peaks[name] = peak_bytes(own.call)
-    calls = {name: own.call for name, own in contenders.items()}
-    times = interleave(calls, ours, _rounds(calls, limits), _SLICE)
+        single[name] = time.perf_counter() - start
+    slow = {name: t for name, t in single.items() if t > max(_SLOW, _SLOWER * single[ours])}
+    calls = {name: own.call for name, own in contenders.items() if name not in slow}
+    once = sum(single[name] + _SLICE for name in calls)
+    times = interleave(calls, ours, _rounds(once, limits), _SLICE)
+    slower = {name: t / times.seconds[ours] for name, t in slow.items()}
     return {
         "Z": int(held),
-        "seconds": times.seconds,
-        "speedups": times.speedups,
+        "seconds": times.seconds | slow,
+        "speedups": {name: (times.speedups | slower)[name] for name in contenders if name != ours},
+        "timed_once": list(slow),
         "others_load": times.others_load,
         "peak": peaks,
     }
@@ -116,6 +124,7 @@ def check(name: str, found: Any, expected: Any) -> None:
 def peak_bytes(call: Callable[[], Any]) -> int | None:
     """Return by how much a call raises the resident memory at most; None where the system hides it."""
     if not Path("/proc/self/clear_refs").exists():
+        call()
         return None
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
@@ -133,12 +142,8 @@ def _status(name: str) -> int:
     return int(line.split()[1]) << 10
 
 
-def _rounds(calls: dict[str, Callable[[], Any]], limits: Limits) -> int:
-    """Return how many rounds fit; a round takes every call about twice, and ``interleave`` warms thrice."""
-    start = time.perf_counter()
-    for call in calls.values():
-        call()
-    once = time.perf_counter() - start + len(calls) * _SLICE
+def _rounds(once: float, limits: Limits) -> int:
+    """Return how many rounds fit, of which each takes all calls about twice; three calls come before."""
     return int(np.clip((limits.seconds - 3 * once) / (2 * once), 3, limits.rounds))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from rich.table import Table
 
 from ..timing import geometric_mean
-from .libraries import SORTED, UNSORTED
+from .libraries import SORTED
 from .measure import OURS
 
 __all__ = ["SECTIONS", "markdown", "tables"]
@@ -70,14 +70,15 @@ def _matrices(cases: Sequence[dict]) -> Rows:
     unsorted = f"{OURS} unsorted"
     names = [own for own in cases[0]["speedups"] if own != unsorted]
     mixed = unsorted in cases[0]["speedups"]
-    last = ["best sorted", "best unsorted / unsorted" if mixed else "best of all"]
+    last = ["best sorted", "best of all / unsorted"] if mixed else ["best"]
     heads = ["case", "F", "Z", "F/Z", "ms", "MiB", *([unsorted] if mixed else []), *names, *last]
 
     def ratios(case: dict) -> list[float]:
         found = case["speedups"]
-        ordered = [found[own] for own in names if own in SORTED]
-        free = [found[own] for own in names if own in (*SORTED, *UNSORTED)]
-        best = [min(ordered), min(free) / (found[unsorted] if mixed else 1.0)]
+        peers = [own for own in names if own != "plan"]
+        best = [min(found[own] for own in peers if own in SORTED or not mixed)]
+        if mixed:
+            best.append(min(found[own] for own in peers) / found[unsorted])
         return [*([found[unsorted]] if mixed else []), *(found[own] for own in names), *best]
 
     return _ratio_rows(heads, cases, ratios)

@@ -27,8 +27,8 @@ from .measure import OURS, Contender, Limits, measure
 __all__ = ["tensors"]
 
 _EINSUM, _NUMBA = "einsum", "numba"
-#: Entries that a tensor keeps in contractions of one dimension, whose results are large.
-_FEW = 60_000
+#: Multiply-adds of a contraction at most: tensors lose entries until it has no more.
+_MOST_CONTRACTED = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def _tensors(folder: Path | None) -> dict[str, sp.coo_array]:
     rng = np.random.default_rng(3)
     shape = 3_000, 2_000, 1_000
     found["uniform"] = _coo([rng.integers(0, n, 200_000) for n in shape], shape)
-    skewed = [np.minimum(rng.pareto(1.0, 200_000) * n / 50, n - 1) for n in shape]
+    skewed = [np.minimum(rng.pareto(1.5, 200_000) * n / 20, n - 1) for n in shape]
     found["skewed"] = _coo(skewed, shape)
     return found
 
@@ -267,9 +267,7 @@ def _ttv(tensor: sp.coo_array) -> _Kernel:
 
 
 def _contraction_of_one(tensor: sp.coo_array) -> _Kernel:
-    rng = np.random.default_rng(9)
-    kept = np.sort(rng.permutation(tensor.nnz)[:_FEW])
-    own = _coo([c[kept] for c in tensor.coords], tensor.shape, tensor.data[kept])
+    own = _thinned(tensor, lambda kept: kept.coords[2])
     i, j, k = own.shape
     other = _coo(own.coords[::-1], (k, j, i))
     levels, right = _levels(own), _levels(other)
@@ -282,15 +280,15 @@ def _contraction_of_one(tensor: sp.coo_array) -> _Kernel:
         levels[1].size,
         (j, i),
         _folded(expected, (i, j, j, i)),
-        int(np.bincount(other.coords[0], minlength=k)[own.coords[2]].sum()),
+        _produced(own.coords[2]),
     )
 
 
 def _contraction_of_two(tensor: sp.coo_array) -> _Kernel:
+    tensor = _thinned(tensor, _keys)
     i, j, k = tensor.shape
     other = _coo([tensor.coords[n] for n in (1, 2, 0)], (j, k, i))
     expected = _unfolded(tensor, 1) @ _unfolded(other, 2)
-    fibres = np.bincount(np.unique(_keys(tensor), return_inverse=True)[1])
     return _Kernel(
         "contract2",
         "ijk,jkl->il",
@@ -299,8 +297,25 @@ def _contraction_of_two(tensor: sp.coo_array) -> _Kernel:
         i,
         (i,),
         expected,
-        int((fibres.astype(np.int64) ** 2).sum()),
+        _produced(_keys(tensor)),
     )
+
+
+def _thinned(
+    tensor: sp.coo_array, contracted: Callable[[sp.coo_array], np.ndarray]
+) -> sp.coo_array:
+    """Drop half of the entries, at random, until the contraction with the tensor itself is small."""
+    rng = np.random.default_rng(9)
+    while _produced(contracted(tensor)) > _MOST_CONTRACTED:
+        kept = np.sort(rng.permutation(tensor.nnz)[: tensor.nnz // 2])
+        tensor = _coo([own[kept] for own in tensor.coords], tensor.shape, tensor.data[kept])
+    return tensor
+
+
+def _produced(keys: np.ndarray) -> int:
+    """Return the pairs of equal keys."""
+    counts = np.unique(keys, return_counts=True)[1].astype(np.int64)
+    return int((counts**2).sum())
 
 
 def _keys(tensor: sp.coo_array) -> np.ndarray:
