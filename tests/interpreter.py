@@ -203,7 +203,9 @@ class _Interpreter:
         outer = dict(self.entries)
         if node.init is not None:
             spatial = [(axis, var) for axis, kind, var in node.iterators if kind == "S"]
-            reduced = {axis for axis, kind, _ in node.iterators if kind == "R"}
+            reduced = {
+                own for axis, kind, _ in node.iterators if kind == "R" for own in _parts(axis)
+            }
             self.each(
                 [(self._init_axis(axis, reduced), [var]) for axis, var in spatial],
                 lambda: self.statement(node.init),
@@ -219,11 +221,12 @@ class _Interpreter:
 
     def _init_axis(self, axis: Axis, reduced: set[Axis]) -> Axis:
         """The entries of a spatial axis; all coordinates where they depend on a reduction."""
-        parent = axis.parent_axis
-        while parent is not None:
+        pending = list(_parts(axis))
+        while pending:
+            parent = pending.pop().parent_axis
             if parent in reduced:
                 return DenseFixedAxis(name=axis.name, length=axis.length, dtype=axis.dtype)
-            parent = parent.parent_axis
+            pending += [] if parent is None else _parts(parent)
         return axis
 
     def each(self, groups: list, action: Callable[[], None]) -> None:
@@ -309,6 +312,11 @@ _ABSENT = -1
 def _all(entry: _Entry | None) -> tuple[_Entry, ...]:
     """An entry and those that were merged into it."""
     return () if entry is None else (entry, *entry.members)
+
+
+def _parts(axis: Axis) -> tuple[Axis, ...]:
+    """An axis and those that it merges."""
+    return (axis, *(axis.members if isinstance(axis, MergedAxis) else ()))
 
 
 def _stored(axis: Axis) -> Axis:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .buffers import Buffer, BufferWriter
 from .structures import Axis
 
-__all__ = ["ExpressionWriter", "Iterator"]
+__all__ = ["ExpressionWriter", "Iterator", "walked"]
 
 
 @dataclass(eq=False)
@@ -20,6 +21,22 @@ class Iterator:
     attached_to: Iterator | None = None
     #: Iterator of the parent axis, ``None`` for a root.
     owner: Iterator | None = None
+    #: Iterators that a union or intersection walks side by side; all have its variable.
+    members: tuple[Iterator, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The axis as an iteration writes it."""
+        if self.members:
+            return f"S.{self.axis.kind}({', '.join(member.text for member in self.members)})"
+        if self.attached_to is not None:
+            return f"S.attach({self.axis.name}, {self.attached_to.text})"
+        return self.axis.name
+
+
+def walked(scope: Iterable[Iterator]) -> list[Iterator]:
+    """Return iterators and the members of those that are merged."""
+    return [own for it in scope for own in (it, *it.members)]
 
 
 @dataclass
@@ -65,7 +82,7 @@ class ExpressionWriter(BufferWriter):
         straight: dict[Axis, Iterator] = {}
         texts = []
         for axis in buffer.axes:
-            own = [it for it in scope if it.axis is axis]
+            own = [it for it in walked(scope) if it.axis is axis]
             owner = straight.get(axis.parent)
             direct = [it for it in own if not it.attached_to and it.owner is owner]
             if not axis.unique and not direct:

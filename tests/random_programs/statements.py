@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from hypothesis import strategies as st
 
 from .buffers import Buffer
-from .expressions import ExpressionWriter, Iterator
-from .structures import has_siblings, parents_first
+from .expressions import ExpressionWriter, Iterator, walked
+from .structures import Axis, has_siblings, parents_first
 
 __all__ = ["StatementWriter"]
 
@@ -54,30 +55,57 @@ class StatementWriter(ExpressionWriter):
         scope = list(outer)
         points = 1
         for _ in range(self.number(1, most)):
-            taken = {it.axis for it in scope}
-            ready = []
-            for axis in self.axes:
-                if axis not in taken:
-                    owners = [it for it in scope if it.axis is axis.parent and not it.attached_to]
-                    if axis.parent is None or owners:
-                        ready.append((axis, owners[0] if owners else None, None))
-                    if axis.parent is not None and axis.parent.kind == "dense_fixed":
-                        for it in scope:
-                            same = it.axis.length is axis.parent.length
-                            if same and it.axis is not axis.parent and not it.attached_to:
-                                ready.append((axis, None, it))
+            ready = self._ready(scope)
             if not ready:
                 break
-            deeper = [r for r in ready if r[0].parent is not None]
-            axis, owner, attached = self.pick(deeper if deeper and self.chance(70) else ready)
-            points *= max(1, axis.length.value)
+            iterator = self._merged(ready) if self.chance(25) else None
+            if iterator is None:
+                deeper = [it for it in ready if it.axis.parent is not None]
+                iterator = self.pick(deeper if deeper and self.chance(70) else ready)
+            points *= max(1, iterator.axis.length.value)
             if points > 400:
                 break
+            name = self.fresh(iterator.axis.name[0].lower())
             kind = "S" if self.chance(55) else "R"
-            iterator = Iterator(self.fresh(axis.name[0].lower()), axis, kind, attached, owner)
+            for own in walked([iterator]):
+                own.var, own.kind = name, kind
             made.append(iterator)
             scope.append(iterator)
         return made
+
+    def _ready(self, scope: list[Iterator]) -> list[Iterator]:
+        """Return what may be iterated inside of a scope; none has a name yet."""
+        around = walked(scope)
+        taken = {it.axis for it in around}
+        ready = []
+        for axis in self.axes:
+            if axis in taken:
+                continue
+            owners = [it for it in around if it.axis is axis.parent and not it.attached_to]
+            if axis.parent is None or owners:
+                ready.append(Iterator("", axis, "", None, owners[0] if owners else None))
+            if axis.parent is not None and axis.parent.kind == "dense_fixed":
+                for it in around:
+                    same = it.axis.length is axis.parent.length
+                    if same and it.axis is not axis.parent and not it.attached_to:
+                        ready.append(Iterator("", axis, "", it, None))
+        return ready
+
+    def _merged(self, ready: list[Iterator]) -> Iterator | None:
+        """Return a union or intersection of axes of one length, None if there are none to merge."""
+        first = self.pick(ready)
+        members: list[Iterator] = []
+        for it in [first, *self.draw(st.permutations(ready))]:
+            fits = it.axis.sorted and it.axis.unique and it.axis.length is first.axis.length
+            if fits and it.axis not in {own.axis for own in members}:
+                members.append(it)
+        members = members[: self.number(2, 4)]
+        if len(members) < 2:
+            return None
+        wide = any(it.axis.dtype == "int64" for it in members)
+        dtype, kind = "int64" if wide else "int32", self.pick(["union", "union", "intersect"])
+        axis = Axis(self.fresh("M"), kind, first.axis.length, dtype, 0)
+        return Iterator("", axis, "", members=tuple(members))
 
     def axis_list(self, made: list[Iterator]) -> str:
         """Write the axes of an iteration, some of them fused."""
@@ -96,11 +124,7 @@ class StatementWriter(ExpressionWriter):
                 parts.append(f"S.fuse({', '.join(it.axis.name for it in made[k:end])})")
                 k = end
                 continue
-            iterator = made[k]
-            if iterator.attached_to is not None:
-                parts.append(f"S.attach({iterator.axis.name}, {iterator.attached_to.axis.name})")
-            else:
-                parts.append(iterator.axis.name)
+            parts.append(made[k].text)
             k += 1
         return ", ".join(parts)
 
@@ -160,6 +184,7 @@ class StatementWriter(ExpressionWriter):
     def place_of(self, spatial: list[Iterator], dtype: str) -> tuple[Buffer, list[str]]:
         """Return a buffer to store to and the indices of the store; every iterator is used."""
         mode = self.pick(["direct", "direct", "mirror", "search"])
+        spatial = [self.pick(it.members) if it.members else it for it in spatial]
         axes = [it.axis for it in spatial]
         own = {it.axis: it for it in spatial}
         direct = all(

@@ -8,7 +8,7 @@ from tvm import tirx
 from tvm.ir import Var
 from tvm_ffi.dataclasses import field, py_class
 
-from .axis import Axis, FusedAxis
+from .axis import Axis, FusedAxis, MergedAxis
 
 __all__ = ["SparseIteration"]
 
@@ -50,3 +50,10 @@ class SparseIteration(tirx.Stmt):
         for axis in self.axes:
             members.extend(axis.members if isinstance(axis, FusedAxis) else [axis])
         return list(zip(members, self.kinds, self.iter_vars))
+
+    @property
+    def reduced(self) -> set[Axis]:
+        """The axes that are marked as reductions, and the members of those that are merged."""
+        marked = [axis for axis, kind, _ in self.iterators if kind == "R"]
+        merged = [axis for axis in marked if isinstance(axis, MergedAxis)]
+        return {*marked, *(member for axis in merged for member in axis.members)}

@@ -11,12 +11,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, Var
 
 from ..ir import Axis
 
-__all__ = ["RUN_MARK", "STEPS_MARK", "Step", "Walk", "intersection_loops", "union_loops"]
+__all__ = [
+    "RUN_MARK",
+    "STEPS_MARK",
+    "Step",
+    "Walk",
+    "intersection_loops",
+    "union_loops",
+    "without_step_marks",
+]
 
 #: Key of the statement around merged loops that says how many steps they make at most.
 STEPS_MARK = "tvm_sparse.merge_steps"
@@ -387,6 +396,16 @@ _SERIAL = tirx.ForKind.SERIAL
 
 def _starts(walks: Sequence[Walk]) -> list[tirx.Stmt]:
     return [stmt for walk in walks for stmt in walk.start()]
+
+
+def without_step_marks(stmt: tirx.Stmt) -> tirx.Stmt:
+    """Drop what says how often merged loops run; passes of TVM expect no loads there."""
+
+    def attribute(node: tirx.AttrStmt, mutator) -> tirx.Stmt:
+        marks = node.attr_key == STEPS_MARK
+        return mutator.mutate(node.body) if marks else mutator.default_mutate(node)
+
+    return tvm_ffi.structural_mutate(stmt, [(tirx.AttrStmt, attribute)])
 
 
 def _bounded(steps: Expr | None, stmts: Sequence[tirx.Stmt]) -> tirx.Stmt:

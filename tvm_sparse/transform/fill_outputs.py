@@ -216,8 +216,7 @@ def _covers(buffer: SparseBuffer, node: tirx.BufferStore, scope: _Scope, initial
         own, kind, iteration = scope.iterators[index]
         if axis.kind == "sparse_fixed":
             return False
-        reduced = {a for a, k, _ in iteration.iterators if k == "R"}
-        under_reduction = any(parent in reduced for parent in ancestors(own))
+        under_reduction = not iteration.reduced.isdisjoint(ancestors(own))
         if initial and under_reduction:
             covers = isinstance(axis, DenseFixedAxis) and _equal(axis.length, own.length)
         else:

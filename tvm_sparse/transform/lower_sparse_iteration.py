@@ -53,6 +53,7 @@ from ._blocks import (
 )
 from ._inner_loops import InnerLoops, has_merged_axes, split_at_merged_axis
 from ._layout import LAYOUT_ATTR, describe_layout
+from ._merge_loops import without_step_marks
 from ._regions import complete_regions
 from .fill_outputs import COVER_MARK, FILL_MARK, START_MARK, fill_outputs
 from .promote_accumulators import promote_accumulators
@@ -109,12 +110,15 @@ class LowerSparseIteration:
         """Lower the functions of ``module``; stock functions are left alone."""
         lowered = IRModule(attrs=module.attrs)
         for var, func in module.functions.items():
-            lowered[var] = lower_function(func) if isinstance(func, SparseFunc) else func
+            if isinstance(func, SparseFunc):
+                func = lower_function(func)
+                func = func.with_body(without_step_marks(func.body))
+            lowered[var] = func
         return lowered
 
 
 def lower_function(func: SparseFunc) -> tirx.PrimFunc:
-    """Lower one stage-I function to stage II."""
+    """Lower one stage-I function to stage II; merged loops are marked with how often they run."""
     func = promote_accumulators(func)
     return _FunctionLowering(fill_outputs(func)).run()
 
@@ -605,9 +609,8 @@ def _opens_block(axis: Axis) -> bool:
 
 
 def _descends_from_reduction(node: SparseIteration, axis: Axis) -> bool:
-    reductions = {a for a, kind, _ in node.iterators if kind == "R"}
     first = axis.members[0] if isinstance(axis, FusedAxis) else axis
-    return any(parent in reductions for parent in ancestors(first))
+    return not node.reduced.isdisjoint(ancestors(first))
 
 
 def _slot_range(axes: list[Axis], first_parent: Expr | None) -> tuple[Expr, Expr]:

@@ -18,7 +18,7 @@ from tvm.ir import Expr, Var
 
 from ..ir.buffer import declare_buffer
 from ..ir.renaming import fresh
-from ..transform._merge_loops import RUN_MARK, STEPS_MARK
+from ..transform._merge_loops import RUN_MARK, STEPS_MARK, without_step_marks
 from .output import Output
 from .policy import Memory, Policy, Row
 from .producer import Producer, RowLoops
@@ -396,7 +396,8 @@ class _Tasks:
                 body = mutator.mutate(node.body)
             return self.output.after_run(node, body)
 
-        return tvm_ffi.structural_mutate(own.body, [(tirx.BufferStore, store), (tirx.For, run)])
+        loops = without_step_marks(own.body)
+        return tvm_ffi.structural_mutate(loops, [(tirx.BufferStore, store), (tirx.For, run)])
 
     @property
     def _appends(self) -> bool:
