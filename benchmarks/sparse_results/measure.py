@@ -22,7 +22,7 @@ __all__ = ["OURS", "Contender", "Limits", "check", "measure", "peak_bytes"]
 
 OURS = "tvm_sparse"
 _SLICE = 2e-3
-#: A contender that takes so many seconds, and so many times as long as ours, is timed twice, the better counts.
+#: A contender that takes so many seconds, and so many times as long as ours, has the better of two calls.
 _SLOW, _SLOWER = 0.1, 6.0
 
 
