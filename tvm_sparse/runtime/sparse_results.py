@@ -191,7 +191,7 @@ class SparseResultKernel:
         """Return how many entries each row produces."""
         work = np.empty(known["rows"], np.int64)
         self._run("work", known | {"work": work})
-        if self.description.get("is_distinct"):  # no entry comes twice: these are all
+        if self.description.get("is_exact"):  # these are all, and no entry comes twice
             self._check_memory(int(work.sum()))
         return work
 
@@ -278,25 +278,27 @@ class SparseResultKernel:
 
     def _matrix(self, known, indptr, places, values) -> sp.csr_matrix | sp.coo_array:
         """Put the result together as SciPy holds it."""
+        return _assembled(self._stored(known, indptr, places), values, self._shape(known))
+
+    def _stored(self, known, indptr, places) -> tuple[np.ndarray, ...]:
+        """Return the index arrays of the result: columns and pointers of a matrix, or coordinates."""
         shape, hoisted = self._shape(known), self.description["hoisted"]
         index_dtype = self.description["index_dtype"]
         if len(shape) == 2 and hoisted == 1:
-            return _matrix((values, places, indptr.astype(index_dtype)), shape)
+            return places, indptr.astype(index_dtype)
         row = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
         outer = coordinates_of(row, shape[:hoisted]) if hoisted else ()
         coordinates = (*outer, *coordinates_of(places, shape[hoisted:]))
         if len(shape) == 2:
             rows = np.append(0, np.cumsum(np.bincount(coordinates[0], minlength=shape[0])))
-            structure = coordinates[1].astype(index_dtype), rows.astype(index_dtype)
-            return _matrix((values, *structure), shape)
-        coordinates = tuple(found.astype(index_dtype) for found in coordinates)
-        tensor = sp.coo_array((values, coordinates), shape=shape)
-        tensor.has_canonical_format = True
-        return tensor
+            return coordinates[1].astype(index_dtype), rows.astype(index_dtype)
+        return tuple(found.astype(index_dtype) for found in coordinates)
 
 
 class ResultPlan:
     """A sparse result whose structure is known: compute it for new values.
+
+    Results share their index arrays, which are therefore read-only: copy one to change its structure.
 
     Made by :meth:`SparseResultKernel.plan`.
 
@@ -320,6 +322,7 @@ class ResultPlan:
         }
         self._structure = kernel._count(known) if structure is None else structure
         self._places: np.ndarray | None = None
+        self._stored: tuple[np.ndarray, ...] = ()
         self.nnz = self._structure["result_nnz"]
 
     def __call__(self, *args: Any, **kwargs: Any) -> sp.csr_matrix | sp.coo_array:
@@ -340,12 +343,15 @@ class ResultPlan:
                 )
         values = np.empty(self.nnz, kernel.description["dtype"])
         first = self._places is None
-        places = np.empty(self.nnz, kernel.description["place_dtype"]) if first else self._places
-        result = {"result_indices": places, "result_values": values}
+        if first:
+            self._places = np.empty(self.nnz, kernel.description["place_dtype"])
+        result = {"result_indices": self._places, "result_values": values}
         can_refill = "refill" in kernel.description["phases"] and not first
         kernel._run("refill" if can_refill else "fill", known | self._structure | result)
-        self._places = places
-        return kernel._matrix(known, _row_begins(self._structure), places.copy(), values)
+        if first:
+            stored = kernel._stored(known, _row_begins(self._structure), self._places)
+            self._stored = tuple(map(_read_only, stored))
+        return _assembled(self._stored, values, kernel._shape(known))
 
 
 def _row_begins(structure: dict[str, Any]) -> np.ndarray:
@@ -365,9 +371,24 @@ def _pointers(counts: np.ndarray) -> np.ndarray:
     return pointers
 
 
-def _matrix(structure: tuple, shape: tuple[int, int]) -> sp.csr_matrix:
-    """Return a CSR matrix that is known to be sound, sorted and without duplicates."""
-    matrix = sp.csr_matrix(shape, dtype=structure[0].dtype)
-    matrix.data, matrix.indices, matrix.indptr = structure  # SciPy would choose an index dtype
+def _read_only(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _assembled(
+    stored: tuple[np.ndarray, ...], values: np.ndarray, shape: tuple[int, ...]
+) -> sp.csr_matrix | sp.coo_array:
+    """Return a matrix or tensor that is known to be sound, sorted and without duplicates."""
+    if len(shape) != 2:
+        tensor = sp.coo_array((values, stored), shape=shape)
+        tensor.has_canonical_format = True
+        return tensor
+    matrix = sp.csr_matrix(shape, dtype=values.dtype)
+    matrix.data, (matrix.indices, matrix.indptr) = (
+        values,
+        stored,
+    )  # SciPy would choose an index dtype
     matrix.has_sorted_indices = matrix.has_canonical_format = True
     return matrix

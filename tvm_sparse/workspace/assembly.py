@@ -82,7 +82,7 @@ def assemble(func: SparseFunc, policy: Policy, windowed: bool = False) -> tuple[
         "shape": sizes,
         "levels": [axis.kind for axis in result.axes],
         "hoisted": depth,
-        "is_distinct": len(producer.rows) == 1 and not producer.detections[0].accumulates,
+        "is_exact": producer.is_exact,
         "dtype": result.dtype,
         "index_dtype": result.axes[-1].dtype,
         "place_dtype": index_dtype,

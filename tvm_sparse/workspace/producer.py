@@ -87,6 +87,15 @@ class Producer:
         strategies = [own.strategy for own in self.detections]
         return strategies[0] if strategies in (["append"], ["scalar"]) else None
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether the loops produce no entry twice, and as many as their bounds say: they test nothing."""
+        tests: list[tirx.Stmt] = []
+        kinds = [(kind, tests.append) for kind in (tirx.IfThenElse, tirx.While)]
+        for own in self.rows:
+            tvm_ffi.structural_walk(own.body, kinds)
+        return len(self.rows) == 1 and not self.detections[0].accumulates and not tests
+
     def place(self, indices: Sequence[Expr]) -> Expr:
         """Return the place in a row of an entry with these coordinates, int64."""
         inner = list(indices)[len(self.lengths) :]
