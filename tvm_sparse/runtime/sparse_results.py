@@ -27,6 +27,10 @@ __all__ = ["ResultPlan", "SparseResultKernel", "WorkspaceFullError"]
 _LEAST_WORK = 1 << 14
 #: Rows whose structure one thread looks through by itself.
 _LEAST_CHECKED = 1 << 11
+#: A plan remembers where each of fewer terms goes, which takes four bytes each.
+_MOST_TERMS = 1 << 28
+#: Places of a row from which on it does not.
+_LONG_ROW = 1 << 26
 #: Bytes of room for all that rows may produce, above which their entries are counted first.
 _MOST_ROOM = 1 << 30
 
@@ -59,6 +63,7 @@ class SparseResultKernel:
             for phase, symbol in description["symbols"].items()
         }
         self._calls = BoundCalls()
+        self._scratches = description["scratch"] | description.get("trace_scratch", {})
         self._names = {
             phase: [arg["name"] for arg in function.metadata["args"]]
             for phase, function in self._phases.items()
@@ -240,7 +245,7 @@ class SparseResultKernel:
 
     def _run(self, phase: str, known: dict[str, Any]) -> None:
         names = self._names[phase]
-        scratch = [name for name in self.description["scratch"] if f"workspace_{name}" in names]
+        scratch = [name for name in self._scratches if f"workspace_{name}" in names]
         for name in scratch:
             known[f"{name}_size"] = self._scratch_size(name, known)
             known[f"workspace_{name}"] = self._scratch(name, known)
@@ -250,7 +255,7 @@ class SparseResultKernel:
     def _scratch_size(self, name: str, known: dict[str, Any]) -> int:
         length, most = known.get("width", self._length(known)), known["most"]
         room = known.get("room", 16 * min(most, length) + 64)
-        return scratch_elements(self.description["scratch"][name]["size"], length, most, room)
+        return scratch_elements(self._scratches[name]["size"], length, most, room)
 
     def _length(self, known: dict[str, Any]) -> int:
         """Return the places of a row."""
@@ -267,7 +272,7 @@ class SparseResultKernel:
         return length
 
     def _scratch(self, name: str, known: dict[str, Any]) -> np.ndarray:
-        own = self.description["scratch"][name]
+        own = self._scratches[name]
         dtype = self.description["dtype"] if own["dtype"] == "value" else own["dtype"]
         fill = self.description["neutral"] if own["fill"] is None else own["fill"]
         count = known[f"{name}_size"] * known["tasks"]
@@ -321,9 +326,9 @@ class ResultPlan:
             if arg.get("index_of") is not None
         }
         self._structure = kernel._count(known) if structure is None else structure
-        self._places: np.ndarray | None = None
-        self._stored: tuple[np.ndarray, ...] = ()
         self.nnz = self._structure["result_nnz"]
+        self._places = np.empty(self.nnz, kernel.description["place_dtype"])
+        self._stored: tuple[np.ndarray, ...] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> sp.csr_matrix | sp.coo_array:
         """Compute the result for operands of the structure that was planned for.
@@ -342,16 +347,27 @@ class ResultPlan:
                     "planned for, found another one; make a new plan"
                 )
         values = np.empty(self.nnz, kernel.description["dtype"])
-        first = self._places is None
-        if first:
-            self._places = np.empty(self.nnz, kernel.description["place_dtype"])
         result = {"result_indices": self._places, "result_values": values}
-        can_refill = "refill" in kernel.description["phases"] and not first
-        kernel._run("refill" if can_refill else "fill", known | self._structure | result)
-        if first:
+        kernel._run(self._phase(known), known | self._structure | result)
+        if self._stored is None:
             stored = kernel._stored(known, _row_begins(self._structure), self._places)
             self._stored = tuple(map(_read_only, stored))
         return _assembled(self._stored, values, kernel._shape(known))
+
+    def _phase(self, known: dict[str, Any]) -> str:
+        """Return what computes the values: the structure too at first, and later by a trace of terms."""
+        phases = self._kernel.description["phases"]
+        if self._stored is None:
+            return "fill"
+        if "term_entries" in self._structure:
+            return "replay"
+        terms = int(self._structure["before"][-1]) if "before" in self._structure else _MOST_TERMS
+        if "trace" in phases and terms < _MOST_TERMS and self._kernel._length(known) < _LONG_ROW:
+            trace = {"terms": terms, "term_entries": np.empty(terms, np.int32)}
+            self._structure |= trace
+            self._kernel._run("trace", known | self._structure | {"result_indices": self._places})
+            return "replay"
+        return "refill" if "refill" in phases else "fill"
 
 
 def _row_begins(structure: dict[str, Any]) -> np.ndarray:

@@ -13,14 +13,9 @@ from ..transform._layout import LAYOUT_ATTR, size_text
 from .checks import check_function
 from .policy import Policy, find_policy, known_policies
 from .producer import Producer, produce, sparse_result
-from .template import (
-    Generated,
-    append_function,
-    count_function,
-    fill_function,
-    refill_function,
-    work_function,
-)
+from .refill import TRACE_SCRATCH, refill_function, replay_function, trace_function
+from .tasks import Generated
+from .template import append_function, count_function, fill_function, work_function
 
 __all__ = ["assemble", "automatic_policies"]
 
@@ -61,6 +56,9 @@ def assemble(func: SparseFunc, policy: Policy, windowed: bool = False) -> tuple[
         made["append"] = append_function(producer, policy, result.dtype, index_dtype)
     if not windowed:
         made["refill"] = refill_function(producer, policy, result.dtype, index_dtype)
+        if not policy.streams:
+            made["trace"] = trace_function(producer, index_dtype)
+            made["replay"] = replay_function(producer, result.dtype)
     made = {phase: own for phase, own in made.items() if own is not None}
     name = func.arg_names[func.params.index(result.buffer)]
     texts = dict(zip(func.params, func.arg_names))
@@ -68,7 +66,7 @@ def assemble(func: SparseFunc, policy: Policy, windowed: bool = False) -> tuple[
     depth = len(producer.lengths)
     rows = " * ".join(f"({text})" for text in sizes[:depth]) or "1"
     prefix = f"{func.name}_{policy.name}" + ("_windowed" if windowed else "")
-    shared = ("check", "work")
+    shared = ("check", "work", "trace", "replay")
     symbols = {phase: f"{func.name if phase in shared else prefix}_{phase}" for phase in made}
     module = IRModule(
         {
@@ -94,6 +92,13 @@ def assemble(func: SparseFunc, policy: Policy, windowed: bool = False) -> tuple[
         "scratch": {
             own.name: {"dtype": own.dtype, "size": own.size, "fill": own.fill}
             for own in policy.scratch
+        },
+        "trace_scratch": {
+            TRACE_SCRATCH.name: {
+                "dtype": TRACE_SCRATCH.dtype,
+                "size": TRACE_SCRATCH.size,
+                "fill": 0,
+            }
         },
         "neutral": producer.neutral.value,
     }

@@ -14,7 +14,7 @@ from ..ir import Axis
 from ..ir.buffer import declare_buffer
 from .producer import Producer
 from .statements import Local, int64, loop, minimum, sequence, when
-from .template import Argument, Generated
+from .tasks import Argument, Generated
 
 __all__ = ["check_function"]
 

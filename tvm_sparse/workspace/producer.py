@@ -88,13 +88,19 @@ class Producer:
         return strategies[0] if strategies in (["append"], ["scalar"]) else None
 
     @property
-    def is_exact(self) -> bool:
-        """Whether the loops produce no entry twice, and as many as their bounds say: they test nothing."""
+    def has_tests(self) -> bool:
+        """Whether loops may produce less than their bounds say, by what they find or what values are."""
         tests: list[tirx.Stmt] = []
         kinds = [(kind, tests.append) for kind in (tirx.IfThenElse, tirx.While)]
         for own in self.rows:
             tvm_ffi.structural_walk(own.body, kinds)
-        return len(self.rows) == 1 and not self.detections[0].accumulates and not tests
+        return bool(tests)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether loops produce no entry twice, and as many as their bounds say."""
+        is_single = len(self.rows) == 1 and not self.detections[0].accumulates
+        return is_single and not self.has_tests
 
     def place(self, indices: Sequence[Expr]) -> Expr:
         """Return the place in a row of an entry with these coordinates, int64."""
