@@ -216,7 +216,7 @@ def test_tasks_share_the_places_of_one_row(policy, many_tasks):
     kernel = by_outer_products(policy)
     check(kernel(a=a.T.tocsr(), b=b), product(a, b))
     known = kernel._bind((), {"a": a.T.tocsr(), "b": b})
-    shared = kernel._share(kernel._work(known))
+    shared = kernel._share(kernel._work(known), kernel._length(known))
     parts = {"parts": 7, "windows": 2, "width": 20_000 // 14 + 1, "room": 1 << 14}
     given = shared | parts | {"tasks": 7, "task_rows": np.arange(8)}
     variant = kernel._variant(policy, True)

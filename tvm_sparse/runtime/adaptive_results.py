@@ -178,7 +178,7 @@ class AdaptiveResultKernel(SparseResultKernel):
         limit = self.workspace_bytes if limit is None else limit
         if limit is not None and limit < 0:
             raise ValueError(f"workspace_bytes: expected a number of bytes, found {limit}")
-        shared = self._share(self._work(known))
+        shared = self._share(self._work(known), self._length(known))
         first = next(iter(self._policies.values()))
 
         def weigh() -> tuple[Work, int]:

@@ -27,6 +27,8 @@ __all__ = ["ResultPlan", "SparseResultKernel", "WorkspaceFullError"]
 _LEAST_WORK = 1 << 14
 #: Rows whose structure one thread looks through by itself.
 _LEAST_CHECKED = 1 << 11
+#: Bytes that keep what different threads write apart: two cache lines, which are often fetched together.
+_APART = 128
 #: A plan remembers where each of fewer terms goes, which takes four bytes each.
 _MOST_TERMS = 1 << 28
 #: Places of a row from which on it does not.
@@ -89,7 +91,7 @@ class SparseResultKernel:
             If an argument is unfit; see :class:`KernelFunction`.
         """
         known = self._bind(args, kwargs)
-        return self._result(known, self._share(self._work(known)))
+        return self._result(known, self._share(self._work(known), self._length(known)))
 
     def _result(self, known: dict[str, Any], shared: dict[str, Any]) -> Any:
         """Compute a result in one phase while room allows, else count its entries first."""
@@ -190,7 +192,7 @@ class SparseResultKernel:
 
     def _count(self, known: dict[str, Any]) -> dict[str, Any]:
         """Share the rows between tasks and count their entries; return what ``fill`` needs."""
-        return self._structure(known, self._share(self._work(known)))
+        return self._structure(known, self._share(self._work(known), self._length(known)))
 
     def _work(self, known: dict[str, Any]) -> np.ndarray:
         """Return how many entries each row produces."""
@@ -223,15 +225,15 @@ class SparseResultKernel:
         self._check_memory(int(indptr[-1]))
         return structure | {"result_indptr": indptr, "result_nnz": int(indptr[-1])}
 
-    def _share(self, work: np.ndarray) -> dict[str, Any]:
-        """Cut the rows into one stretch of equal work for each thread."""
+    def _share(self, work: np.ndarray, length: int) -> dict[str, Any]:
+        """Cut the rows, of so many places each, into one stretch of equal cost for each thread."""
         before = np.zeros(work.size + 1, np.int64)
         np.cumsum(work, out=before[1:])
-        shares = (int(before[-1]) + work.size) // _LEAST_WORK  # a row costs as much as an entry
+        shares = (int(before[-1]) + work.size) // _LEAST_WORK
         tasks = min(get_num_threads(), shares) if shares > 1 else 1
         rows = np.array([0, work.size])
         if tasks > 1:
-            cost = before + np.arange(work.size + 1)
+            cost = np.cumsum(self._row_costs(work, length))
             bounds = np.searchsorted(cost, np.arange(1, tasks) * (cost[-1] / tasks))
             rows = np.concatenate([[0], bounds, [work.size]]).astype(np.int64)
         return {
@@ -242,6 +244,13 @@ class SparseResultKernel:
             "most": int(work.max(initial=0)),
             "ordered": 1,
         }
+
+    @staticmethod
+    def _row_costs(work: np.ndarray, length: int) -> np.ndarray:
+        """Estimate how long rows take: for each term, each entry, if places are random, and the row."""
+        if not length:
+            return work + 1.0
+        return work - length * np.expm1(-work / length) + 1
 
     def _run(self, phase: str, known: dict[str, Any]) -> None:
         names = self._names[phase]
@@ -255,7 +264,11 @@ class SparseResultKernel:
     def _scratch_size(self, name: str, known: dict[str, Any]) -> int:
         length, most = known.get("width", self._length(known)), known["most"]
         room = known.get("room", 16 * min(most, length) + 64)
-        return scratch_elements(self._scratches[name]["size"], length, most, room)
+        size = scratch_elements(self._scratches[name]["size"], length, most, room)
+        if known["tasks"] == 1:
+            return size
+        apart = _APART // self._scratch_dtype(name).itemsize
+        return -(-size // apart) * apart
 
     def _length(self, known: dict[str, Any]) -> int:
         """Return the places of a row."""
@@ -272,11 +285,20 @@ class SparseResultKernel:
         return length
 
     def _scratch(self, name: str, known: dict[str, Any]) -> np.ndarray:
-        own = self._scratches[name]
-        dtype = self.description["dtype"] if own["dtype"] == "value" else own["dtype"]
+        """Allocate scratch; that of two tasks shares no cache line, which both would write."""
+        own, dtype = self._scratches[name], self._scratch_dtype(name)
         fill = self.description["neutral"] if own["fill"] is None else own["fill"]
-        count = known[f"{name}_size"] * known["tasks"]
-        return np.zeros(count, dtype) if fill == 0 else np.full(count, fill, dtype)
+        size = known[f"{name}_size"] * known["tasks"] * dtype.itemsize
+        memory = np.zeros(size + _APART, np.uint8)
+        begin = -memory.ctypes.data % _APART
+        scratch = memory[begin : begin + size].view(dtype)
+        if fill != 0:
+            scratch.fill(fill)
+        return scratch
+
+    def _scratch_dtype(self, name: str) -> np.dtype:
+        own = self._scratches[name]["dtype"]
+        return np.dtype(self.description["dtype"] if own == "value" else own)
 
     def _shape(self, known: dict[str, Any]) -> tuple[int, ...]:
         return tuple(dimension(text).evaluate(known) for text in self.description["shape"])
