@@ -133,6 +133,8 @@ class _FunctionLowering:
         self.inner = InnerLoops(self)
         written = buffers_stored(func.body)
         self._constant = {self.stage2.get(p, p) for p in func.params if p not in written}
+        #: Temporaries without room: nothing is ever stored there, and TVM would have to place them.
+        self.empty = {t for t in func.temporaries if any(_is_zero(a.length) for a in t.axes)}
         self.wide = any(_may_pass_int32(b.slots) for b in self.stage1.values())
         self._block_names: dict[str, int] = {}
 
@@ -206,6 +208,8 @@ class _FunctionLowering:
     def store(self, stmt: tirx.BufferStore) -> tirx.Stmt:
         value = self.value(stmt.value)
         buffer = self.stage1.get(stmt.buffer)
+        if buffer in self.empty:
+            return tirx.Evaluate(0)
         if buffer is None:
             return tirx.BufferStore(stmt.buffer, value, [self.index(e) for e in stmt.indices])
         access = self._access(buffer, stmt.indices, storing=True)
@@ -235,6 +239,8 @@ class _FunctionLowering:
                 if coordinate is not _any_width:
                     return plain
                 return self._outside_padding(node.indices, plain)
+            if buffer in self.empty:
+                return buffer.default
             access = self._access(buffer, node.indices, storing=False)
             lowered = tirx.BufferLoad(self.stage2[node.source], access.locals)
             if access.chosen is not None:
@@ -328,7 +334,7 @@ class _FunctionLowering:
 
     def _merged_iteration(self, node: SparseIteration) -> tirx.Stmt:
         """Lower an iteration whose inner loops are plain ones."""
-        if node.init is not None and not _reduces_innermost(node):
+        if node.init is not None and not (_reduces_innermost(node) and _inits_apart(node)):
             return self._with_separate_init(node)
         if not self.inner.is_inside:
             nested = split_at_merged_axis(node)
@@ -495,7 +501,9 @@ class _FunctionLowering:
         def check(store: tirx.BufferStore) -> None:
             nonlocal direct
             buffer = self.stage1.get(store.buffer)
-            if buffer is not None:
+            if buffer is None:
+                direct &= _inits_apart(node)
+            else:
                 known = {**{v: it.stored_axis for v, it in self.iterators.items()}, **own}
                 direct &= all(
                     isinstance(index, Var) and known.get(index) == axis
@@ -576,6 +584,20 @@ def _reduces_innermost(node: SparseIteration) -> bool:
     """Whether every point of the spatial loops is visited once, and all reductions stand inside."""
     is_nested = "RS" not in node.kinds and _init_axes(node) is None
     return is_nested and not _fuses_both(node)
+
+
+def _inits_apart(node: SparseIteration) -> bool:
+    """Whether init stores to another place at every point of the spatial loops."""
+    spatial = {var: stored_axis(axis) for axis, kind, var in node.iterators if kind == "S"}
+    stores: list[tirx.BufferStore] = []
+    tvm_ffi.structural_walk(node.init, [(tirx.BufferStore, stores.append)])
+    is_unique = all(getattr(axis, "unique", True) for axis in spatial.values())
+    return is_unique and all(set(spatial) <= _iterators_of(store) for store in stores)
+
+
+def _iterators_of(store: tirx.BufferStore) -> set[Var]:
+    """Variables that are indices of a store by themselves."""
+    return {index for index in store.indices if isinstance(index, Var)}
 
 
 def _fuses_both(node: SparseIteration) -> bool:
