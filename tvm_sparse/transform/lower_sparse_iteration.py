@@ -20,7 +20,6 @@ from ..ir import (
     AttachedAxis,
     Axis,
     FusedAxis,
-    MergedAxis,
     SparseBuffer,
     SparseFunc,
     SparseIteration,
@@ -338,7 +337,7 @@ class _FunctionLowering:
             return self._with_separate_init(node)
         if not self.inner.is_inside:
             nested = split_at_merged_axis(node)
-            if not isinstance(nested.axes[0], MergedAxis):
+            if nested is not None:
                 return self.iteration(nested)
         return self._leaf(node, self.inner.lower)
 
