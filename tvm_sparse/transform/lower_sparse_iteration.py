@@ -264,9 +264,13 @@ class _FunctionLowering:
 
     def _chosen(self, access: Access, load: Expr, default: Expr) -> Expr:
         """What a load gives where its entry may be absent, without a branch where it can be made anyway."""
-        if access.valid is not None or load.source not in self._constant:
+        dtype = str(load.ty.dtype)
+        is_bindable = (
+            dtype != "bfloat16"
+        )  # TVM computes it as float32, but leaves variables as they are
+        if access.valid is not None or load.source not in self._constant or not is_bindable:
             return tirx.if_then_else(access.chosen, load, default)
-        loaded = Var(f"{load.source.name}_value", str(load.ty.dtype))
+        loaded = Var(f"{load.source.name}_value", dtype)
         self.placer.prologues[-1].statements.append(tirx.Bind(loaded, load))
         return tirx.Select(access.chosen, loaded, default)
 
