@@ -54,8 +54,9 @@ class BoundCalls:
         if not matrices or not all(map(_is_compressed, matrices)):
             return
         tensors = [value for value in bound.values() if isinstance(value, tvm_ffi.Tensor)]
-        held = _places(array for matrix in matrices for array in _arrays(matrix))
-        if held != _places(map(np.from_dlpack, tensors)):
+        arrays = [array for matrix in matrices for array in _arrays(matrix)]
+        held = {array.ctypes.data for array in arrays if array.size}
+        if held != {tensor.data_ptr() for tensor in tensors if tensor.numel()}:
             return
         key = _key(args, kwargs)
         entries = self._entries
@@ -131,8 +132,3 @@ def _is_compressed(value: Any) -> bool:
 
 def _arrays(matrix: Any) -> tuple[np.ndarray, ...]:
     return matrix.data, matrix.indices, matrix.indptr
-
-
-def _places(arrays: Any) -> set[int]:
-    """Where arrays lie; those without elements lie nowhere."""
-    return {array.ctypes.data for array in arrays if array.size}

@@ -121,13 +121,14 @@ def substitute(stmt: tirx.Stmt, values: dict[Var, Expr]) -> tirx.Stmt:
 
 
 def fresh(stmt: tirx.Stmt) -> tirx.Stmt:
-    """Return a statement that allocates buffers of its own, so that it may stand twice in a function."""
+    """Return a statement with buffers and variables of its own, so that it may stand twice in a function."""
     own: dict[Var, Var] = {}
 
-    def note(node: tirx.AllocBuffer) -> None:
-        own[node.buffer] = Var(node.buffer.name, node.buffer.ty)
+    def note(node: tirx.AllocBuffer | tirx.Bind | tirx.For) -> None:
+        made = next(getattr(node, k) for k in ("buffer", "var", "loop_var") if hasattr(node, k))
+        own[made] = Var(made.name, made.ty)
 
-    tvm_ffi.structural_walk(stmt, [(tirx.AllocBuffer, note)])
+    tvm_ffi.structural_walk(stmt, [((tirx.AllocBuffer, tirx.Bind, tirx.For), note)])
 
     def load(node: TensorLoad, mutator) -> Expr:
         indices = [mutator.mutate(index) for index in node.indices]
@@ -141,5 +142,20 @@ def fresh(stmt: tirx.Stmt) -> tirx.Stmt:
     def allocate(node: tirx.AllocBuffer, _mutator) -> tirx.Stmt:
         return tirx.AllocBuffer(own[node.buffer])
 
-    rules = [(TensorLoad, load), (tirx.BufferStore, store), (tirx.AllocBuffer, allocate)]
+    def bind(node: tirx.Bind, mutator) -> tirx.Stmt:
+        return tirx.Bind(own[node.var], mutator.mutate(node.value))
+
+    def repeat(node: tirx.For, mutator) -> tirx.Stmt:
+        begin, extent, body = map(mutator.mutate, (node.min, node.extent, node.body))
+        var, notes = own[node.loop_var], node.annotations
+        return tirx.For(var, begin, extent, node.kind, body, annotations=notes)
+
+    rules = [
+        (TensorLoad, load),
+        (tirx.BufferStore, store),
+        (tirx.AllocBuffer, allocate),
+        (tirx.Bind, bind),
+        (tirx.For, repeat),
+        (Var, lambda node, _mutator: own.get(node, node)),
+    ]
     return tvm_ffi.structural_mutate(stmt, rules) if own else stmt
