@@ -121,7 +121,7 @@ def substitute(stmt: tirx.Stmt, values: dict[Var, Expr]) -> tirx.Stmt:
 
 
 def fresh(stmt: tirx.Stmt) -> tirx.Stmt:
-    """Return a statement with buffers and variables of its own, so that it may stand twice in a function."""
+    """Return a statement with buffers and variables of its own, to stand twice in a function."""
     own: dict[Var, Var] = {}
 
     def note(node: tirx.AllocBuffer | tirx.Bind | tirx.For) -> None:
