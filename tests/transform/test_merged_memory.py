@@ -96,7 +96,12 @@ def run_sparse(kind: str) -> None:
 
 @pytest.mark.parametrize(
     "call",
-    ["run_guarded('int32')", "run_guarded('int64')", "run_sparse('union')", "run_sparse('intersect')"],
+    [
+        "run_guarded('int32')",
+        "run_guarded('int64')",
+        "run_sparse('union')",
+        "run_sparse('intersect')",
+    ],
 )
 def test_nothing_is_read_behind_an_array(call):
     code = f"from tests.transform import test_merged_memory as own; own.{call}; print('done')"
