@@ -11,6 +11,7 @@ import tvm_ffi
 
 import tvm_sparse.transform.pipeline  # noqa: F401 (registers the lowering pipeline)
 from tvm_sparse.ir import SparseFunc
+from tvm_sparse.runtime.minimal import array_to_tensor
 from tvm_sparse.transform.lower_sparse_buffer import LowerSparseBuffer
 from tvm_sparse.transform.lower_sparse_iteration import LowerSparseIteration
 
@@ -69,9 +70,7 @@ class _Guarded:
         self._memory.view("uint8")[:] = 0xA5
         self.values = self._memory[self._zone : self._zone + array.size].reshape(array.shape)
         self.values[...] = array
-        # NumPy exports an empty array with strides that no compact layout has.
-        filled = array.size > 0
-        self.tensor = tvm_ffi.from_dlpack(self.values) if filled else tvm.runtime.tensor(array)
+        self.tensor = array_to_tensor(self.values, written=True)
 
     def is_intact(self) -> bool:
         """Whether the stretches around the array are as they were."""

@@ -27,6 +27,8 @@ def scheduled(func: SparseFunc, choices: list[int]) -> tvm.IRModule:
     for choice in choices:
         primitive, choice = choice % 5, choice // 5
         blocks = _blocks(sch)
+        if not blocks:
+            break  # all loops are plain ones
         block = blocks[choice % len(blocks)]
         loops = sch.get_loops(block)
         try:

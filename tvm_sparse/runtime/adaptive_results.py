@@ -180,10 +180,12 @@ class AdaptiveResultKernel(SparseResultKernel):
             raise ValueError(f"workspace_bytes: expected a number of bytes, found {limit}")
         shared = self._share(self._work(known), self._length(known))
         first = next(iter(self._policies.values()))
+        sizes = {name: value for name, value in known.items() if isinstance(value, int)}
+        produced, tasks = shared["work"], shared["tasks"]
 
-        def weigh() -> tuple[Work, int]:
+        def weigh() -> tuple[Work, int]:  # outlives the call, and must not keep its operands
             size = np.dtype(self.description["dtype"]).itemsize
-            return Work.of(shared["work"], self._length(known), size), shared["tasks"]
+            return Work.of(produced, self._length(sizes), size), tasks
 
         if first.streams or (limit is None and self._is_cheap(first, *weigh())):
             self._last, self._unexplained = [], weigh

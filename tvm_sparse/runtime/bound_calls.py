@@ -20,14 +20,14 @@ __all__ = ["BoundCalls"]
 
 #: Calls that are remembered.
 _CAPACITY = 16
-_ARRAYS = ("data", "indices", "indptr")
 
 
 class BoundCalls:
     """What was bound for the last calls.
 
     Matrices are referenced weakly, their arrays for as long as the matrices live. Only calls with CSR, CSC
-    and BSR matrices and integers are remembered, and only if no array had to be copied.
+    and BSR matrices and integers are remembered, and only if what was bound are their very arrays, all of
+    them: an array that was copied, or compared with another one, may change unnoticed.
     """
 
     def __init__(self) -> None:
@@ -36,32 +36,36 @@ class BoundCalls:
 
     def get(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return what was bound for these arguments, None if they are others or have changed."""
-        entry = self._entries.get(_key(args, kwargs))
-        if entry is None or not entry.is_valid():
+        key = _key(args, kwargs)
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        if not entry.is_valid():
+            self._entries.pop(key, None)
             return None
         return dict(entry.bound)
 
     def remember(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], bound: Mapping[str, Any]
     ) -> None:
-        """Remember what was bound, if it is no copy of what the arguments hold."""
+        """Remember what was bound, if it is what the arguments hold."""
         given = [*args, *kwargs.values()]
         matrices = [value for value in given if not _is_integer(value)]
         if not matrices or not all(map(_is_compressed, matrices)):
             return
-        held = {array.ctypes.data for matrix in matrices for array in _arrays(matrix)}
         tensors = [value for value in bound.values() if isinstance(value, tvm_ffi.Tensor)]
-        views = [np.from_dlpack(tensor) for tensor in tensors]
-        if any(view.size and view.ctypes.data not in held for view in views):
+        arrays = [array for matrix in matrices for array in _arrays(matrix)]
+        held = {array.ctypes.data for array in arrays if array.size}
+        if held != {tensor.data_ptr() for tensor in tensors if tensor.numel()}:
             return
         key = _key(args, kwargs)
+        entries = self._entries
         with self._lock:
-            for old, entry in list(self._entries.items()):
-                if not entry.is_alive() or len(self._entries) >= _CAPACITY:
-                    del self._entries[old]
-            self._entries[key] = _Entry(
-                matrices, dict(bound), lambda _: self._entries.pop(key, None)
-            )
+            for old in list(entries):  # others may go meanwhile, with their matrices
+                entry = entries.get(old)
+                if entry is not None and (not entry.is_alive() or len(entries) >= _CAPACITY):
+                    entries.pop(old, None)
+            entries[key] = _Entry(matrices, dict(bound), lambda _: entries.pop(key, None))
 
     def forget(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Forget a call, whose arguments turned out to be unfit."""
@@ -74,7 +78,8 @@ class _Entry:
     def __init__(self, matrices: Sequence[Any], bound: dict[str, Any], dropped) -> None:
         self.bound = bound
         self._known = [
-            (weakref.ref(matrix, dropped), matrix.shape, _arrays(matrix)) for matrix in matrices
+            (weakref.ref(matrix, dropped), matrix.shape, [*map(_Held, _arrays(matrix))])
+            for matrix in matrices
         ]
 
     def is_alive(self) -> bool:
@@ -85,9 +90,27 @@ class _Entry:
             matrix = reference()
             if matrix is None or matrix.shape != shape:
                 return False
-            if any(now is not then for now, then in zip(_arrays(matrix), arrays)):
+            if not all(then.is_still(now) for now, then in zip(_arrays(matrix), arrays)):
                 return False
         return True
+
+
+class _Held:
+    """An array as it was. NumPy moves no array that is weakly referenced."""
+
+    __slots__ = ("_dtype", "_reference", "_shape", "_strides")
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._reference = weakref.ref(array)
+        self._shape, self._strides, self._dtype = array.shape, array.strides, array.dtype
+
+    def is_still(self, array: np.ndarray) -> bool:
+        return (
+            self._reference() is array
+            and array.shape == self._shape
+            and array.strides == self._strides
+            and array.dtype is self._dtype
+        )
 
 
 def _key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple:

@@ -16,7 +16,7 @@ from tvm.ir import Expr, TensorLoad, Var
 
 from ..errors import SparseProgramError
 from ..formats import Format
-from ..ir import Axis, SparseBuffer, SparseFunc, SparseIteration
+from ..ir import Axis, MergedAxis, SparseBuffer, SparseFunc, SparseIteration
 from ..ir.buffer import ancestors
 from ..transform.fill_outputs import inits_all
 from ..transform.promote_accumulators import promote_accumulators
@@ -164,6 +164,12 @@ def _places_of_axes(
         raise SparseProgramError(f"{label}: decompose operands before loops are fused")
     places = []
     for axis in axes:
+        merged = [loop for loop in loops if isinstance(loop, MergedAxis) and axis in loop.members]
+        if merged:
+            raise SparseProgramError(
+                f"{label}: axis {axis.name} of operand {operands[0].name} is merged with others in "
+                f"{merged[0].name}; decompose operands whose axes are loops of their own"
+            )
         if axis not in loops:
             raise SparseProgramError(
                 f"{label}: axis {axis.name} of operand {operands[0].name} is not iterated there; it "

@@ -27,12 +27,20 @@ def has_merged_axes(node: SparseIteration) -> bool:
     return any(isinstance(axis, MergedAxis) for axis in node.axes)
 
 
-def split_at_merged_axis(node: SparseIteration) -> SparseIteration:
-    """Nest an iteration: outside the axes before the first merged one, inside the others and init."""
+def split_at_merged_axis(node: SparseIteration) -> SparseIteration | None:
+    """Nest an iteration: outside the axes before the first merged one, inside the others and init.
+
+    Init stands outside of all reductions, which begin the inner iteration if they come first. None if
+    there is nothing outside.
+    """
     groups = _groups(node)
-    first = next(k for k, (axis, _, _) in enumerate(groups) if isinstance(axis, MergedAxis))
+    first = next(
+        k
+        for k, (axis, kinds, _) in enumerate(groups)
+        if isinstance(axis, MergedAxis) or (node.init is not None and "R" in kinds)
+    )
     inner = _iteration(node, groups[first:], node.body, node.init)
-    return inner if first == 0 else _iteration(node, groups[:first], inner, None)
+    return None if first == 0 else _iteration(node, groups[:first], inner, None)
 
 
 class InnerLoops:

@@ -2,7 +2,8 @@
 
 TVM derives them from the accesses. Two kinds of regions become the whole buffer: one that depends on
 what only exists inside the block (the result of a search, a local variable), and one whose extent is
-loaded while its start is not, which TVM's bounds can't hold.
+loaded while its start is not, which TVM's bounds can't hold. What a block itself has stored before it
+loads it, as plain loops that reduce do, is not read.
 """
 
 from __future__ import annotations
@@ -80,7 +81,12 @@ class _Relaxer:
         return tvm_ffi.structural_mutate(stmt, [(SBlock, self._block)])
 
     def _block(self, block: SBlock, _mutator) -> SBlock:
-        reads = [self._relax(region) for region in block.reads if region.source in self._visible]
+        own = _stored_before_loads(block)
+        reads = [
+            self._relax(region)
+            for region in block.reads
+            if region.source in self._visible and region.source not in own
+        ]
         writes = [self._relax(region) for region in block.writes if region.source in self._visible]
         outer = set(self._visible)
         self._visible |= set(block.alloc_buffers)
@@ -121,6 +127,47 @@ class _Relaxer:
             for load in _loads(part.min)
             for index in load.indices
         )
+
+
+def _stored_before_loads(block: SBlock) -> set[Var]:
+    """Buffers of which a block loads only what it has stored before, at the same indices."""
+    stored: set[Var] = set()
+    read: set[Var] = set()
+
+    def visit(stmt: tirx.Stmt, known: list[tirx.BufferStore]) -> list[tirx.BufferStore]:
+        """Visit a statement where some stores have been made for certain; return those after it."""
+        if isinstance(stmt, tirx.SeqStmt):
+            for part in stmt.seq:
+                known = visit(part, known)
+        elif isinstance(stmt, tirx.BufferStore):
+            look(stmt, known)
+            stored.add(stmt.buffer)
+            return [*known, stmt]
+        elif isinstance(stmt, tirx.For | tirx.While | tirx.AttrStmt):
+            visit(stmt.body, known)
+            for part in ("min", "extent", "condition", "value"):
+                look(getattr(stmt, part, None), known)
+        else:
+            look(stmt, known)
+        return known
+
+    def look(node: object, known: list[tirx.BufferStore]) -> None:
+        def load(found: TensorLoad) -> None:
+            is_own = any(
+                found.source.same_as(store.buffer)
+                and not any(map(_loads, store.indices))
+                and all(map(tvm_ffi.structural_equal, found.indices, store.indices))
+                for store in known
+            )
+            if not is_own:
+                read.add(found.source)
+
+        if node is not None:
+            tvm_ffi.structural_walk(node, [(TensorLoad, load)])
+
+    if block.init is None:
+        visit(block.body, [])
+    return stored - read
 
 
 def _loads(expr: Expr) -> list[TensorLoad]:

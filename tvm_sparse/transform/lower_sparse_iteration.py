@@ -20,7 +20,6 @@ from ..ir import (
     AttachedAxis,
     Axis,
     FusedAxis,
-    MergedAxis,
     SparseBuffer,
     SparseFunc,
     SparseIteration,
@@ -133,6 +132,8 @@ class _FunctionLowering:
         self.inner = InnerLoops(self)
         written = buffers_stored(func.body)
         self._constant = {self.stage2.get(p, p) for p in func.params if p not in written}
+        #: Temporaries without room: nothing is ever stored there, and TVM would have to place them.
+        self.empty = {t for t in func.temporaries if any(_is_zero(a.length) for a in t.axes)}
         self.wide = any(_may_pass_int32(b.slots) for b in self.stage1.values())
         self._block_names: dict[str, int] = {}
 
@@ -206,6 +207,8 @@ class _FunctionLowering:
     def store(self, stmt: tirx.BufferStore) -> tirx.Stmt:
         value = self.value(stmt.value)
         buffer = self.stage1.get(stmt.buffer)
+        if buffer in self.empty:
+            return tirx.Evaluate(0)
         if buffer is None:
             return tirx.BufferStore(stmt.buffer, value, [self.index(e) for e in stmt.indices])
         access = self._access(buffer, stmt.indices, storing=True)
@@ -235,6 +238,8 @@ class _FunctionLowering:
                 if coordinate is not _any_width:
                     return plain
                 return self._outside_padding(node.indices, plain)
+            if buffer in self.empty:
+                return buffer.default
             access = self._access(buffer, node.indices, storing=False)
             lowered = tirx.BufferLoad(self.stage2[node.source], access.locals)
             if access.chosen is not None:
@@ -259,9 +264,13 @@ class _FunctionLowering:
 
     def _chosen(self, access: Access, load: Expr, default: Expr) -> Expr:
         """What a load gives where its entry may be absent, without a branch where it can be made anyway."""
-        if access.valid is not None or load.source not in self._constant:
+        dtype = str(load.ty.dtype)
+        is_bindable = (
+            dtype != "bfloat16"
+        )  # TVM computes it as float32, but leaves variables as they are
+        if access.valid is not None or load.source not in self._constant or not is_bindable:
             return tirx.if_then_else(access.chosen, load, default)
-        loaded = Var(f"{load.source.name}_value", str(load.ty.dtype))
+        loaded = Var(f"{load.source.name}_value", dtype)
         self.placer.prologues[-1].statements.append(tirx.Bind(loaded, load))
         return tirx.Select(access.chosen, loaded, default)
 
@@ -328,11 +337,11 @@ class _FunctionLowering:
 
     def _merged_iteration(self, node: SparseIteration) -> tirx.Stmt:
         """Lower an iteration whose inner loops are plain ones."""
-        if node.init is not None and not _reduces_innermost(node):
+        if node.init is not None and not (_reduces_innermost(node) and _inits_apart(node)):
             return self._with_separate_init(node)
         if not self.inner.is_inside:
             nested = split_at_merged_axis(node)
-            if not isinstance(nested.axes[0], MergedAxis):
+            if nested is not None:
                 return self.iteration(nested)
         return self._leaf(node, self.inner.lower)
 
@@ -497,7 +506,9 @@ class _FunctionLowering:
         def check(store: tirx.BufferStore) -> None:
             nonlocal direct
             buffer = self.stage1.get(store.buffer)
-            if buffer is not None:
+            if buffer is None:
+                direct &= _inits_apart(node)
+            else:
                 known = {**{v: it.stored_axis for v, it in self.iterators.items()}, **own}
                 direct &= all(
                     isinstance(index, Var) and known.get(index) == axis
@@ -578,6 +589,20 @@ def _reduces_innermost(node: SparseIteration) -> bool:
     """Whether every point of the spatial loops is visited once, and all reductions stand inside."""
     is_nested = "RS" not in node.kinds and _init_axes(node) is None
     return is_nested and not _fuses_both(node)
+
+
+def _inits_apart(node: SparseIteration) -> bool:
+    """Whether init stores to another place at every point of the spatial loops."""
+    spatial = {var: stored_axis(axis) for axis, kind, var in node.iterators if kind == "S"}
+    stores: list[tirx.BufferStore] = []
+    tvm_ffi.structural_walk(node.init, [(tirx.BufferStore, stores.append)])
+    is_unique = all(getattr(axis, "unique", True) for axis in spatial.values())
+    return is_unique and all(set(spatial) <= _iterators_of(store) for store in stores)
+
+
+def _iterators_of(store: tirx.BufferStore) -> set[Var]:
+    """Variables that are indices of a store by themselves."""
+    return {index for index in store.indices if isinstance(index, Var)}
 
 
 def _fuses_both(node: SparseIteration) -> bool:

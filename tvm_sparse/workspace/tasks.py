@@ -233,7 +233,7 @@ class Tasks:
             return sequence(bind, when(is_inside, taken))
 
         def run(node: tirx.For, mutator) -> tirx.Stmt:
-            if RUN_MARK not in node.annotations or not self._appends:
+            if RUN_MARK not in node.annotations or not (self._appends and _is_straight(node.body)):
                 return mutator.default_mutate(node)
             with self.output.run(node.loop_var):
                 body = mutator.mutate(node.body)
@@ -246,6 +246,14 @@ class Tasks:
     def _appends(self) -> bool:
         """Whether every entry is written as a new one."""
         return self.output is not None and self.policy.name == "append"
+
+
+def _is_straight(stmt: tirx.Stmt) -> bool:
+    """Whether a statement makes an entry each time, without tests and searches."""
+    found: list[tirx.Stmt] = []
+    kinds = (tirx.IfThenElse, tirx.While, tirx.For)
+    tvm_ffi.structural_walk(stmt, [(kinds, found.append)])
+    return not found
 
 
 def levels_of(variables: list[Var], number: Expr, lengths: list[Expr]) -> dict[Var, Expr]:
