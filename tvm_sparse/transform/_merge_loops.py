@@ -16,6 +16,7 @@ from tvm import tirx
 from tvm.ir import Expr, Var
 
 from ..ir import Axis
+from .keep_rolled import ROLLED
 
 __all__ = [
     "RUN_MARK",
@@ -189,47 +190,54 @@ def _two_way_union(
     heads = [scratch(f"{walk.axis.name}_head", dtype) for walk in walks]
     following = [Var(f"{walk.axis.name}_following", dtype) for walk in walks]
 
-    def look(offset: int) -> list[Expr]:
-        return [walk.coordinate(walk.next[0] + offset).astype(dtype) for walk in walks]
-
     def look_again() -> list[tirx.Stmt]:
-        again = zip(heads, walks, look(0))
+        again = zip(heads, walks)
         zero = tirx.const(0, dtype)
-        return [_set(head, tirx.if_then_else(w.is_left, c, zero)) for head, w, c in again]
+        return [
+            _set(
+                head,
+                tirx.if_then_else(own.is_left, own.coordinate(own.next[0]).astype(dtype), zero),
+            )
+            for head, own in again
+        ]
+
+    def look(ahead: int) -> list[Expr]:
+        return [walk.coordinate(walk.next[0] + ahead).astype(dtype) for walk in walks]
 
     def go_on(present: Sequence[Expr]) -> list[tirx.Stmt]:
         chosen = zip(heads, present, following)
         return [_set(head, tirx.Select(has, new, head[0])) for head, has, new in chosen]
 
+    # What lies behind a row is loaded too, but nothing behind the last one.
+    reach = [Var(f"{walk.axis.name}_reach", walk.dtype) for walk in walks]
+    reached = [
+        walk.end[0] - (walk.end[0] >= walk.axis.slots.astype(walk.dtype)).astype(walk.dtype)
+        for walk in walks
+    ]
+    in_reach = tirx.And(*(walk.next[0] < end for walk, end in zip(walks, reach)))
+    both_left = tirx.And(left.is_left, right.is_left)
+    agree, goes_on = scratch("agree", "int32"), scratch("goes_on", "int32")
+    differ = heads[0][0] != heads[1][0]
     loaded = [head[0] for head in heads]
     step = tirx.SeqStmt(
-        [*map(tirx.Bind, following, look(1)), *_union_step(walks, loaded, dtype, content, go_on)]
-    )
-    run = _run(walks, dtype, content)
-    agree, goes_on = scratch("agree", "int32"), scratch("goes_on", "int32")
-    have_two = tirx.And(*(walk.next[0] + 1 < walk.end[0] for walk in walks))
-    differ = heads[0][0] != heads[1][0]
-    steps = tirx.SeqStmt(
         [
-            _set(goes_on, 1),
-            tirx.While(
-                goes_on[0] != 0,
-                tirx.SeqStmt([step, _set(goes_on, tirx.And(have_two, differ).astype("int32"))]),
-            ),
+            *map(tirx.Bind, following, look(1)),
+            *_union_step(walks, loaded, dtype, content, go_on),
+            _set(goes_on, tirx.And(in_reach, differ).astype("int32")),
         ]
     )
-    several = tirx.SeqStmt([*run, *look_again()])
+    steps = tirx.SeqStmt([_set(goes_on, 1), tirx.While(goes_on[0] != 0, step)])
+    several = tirx.SeqStmt([*_run(walks, (0, 1), dtype, content), *look_again()])
     one_or_several = tirx.SeqStmt(
         [*_compare(walks, heads, agree), tirx.IfThenElse(agree[0] != 0, several, steps)]
     )
+    rests = [stmt for number in range(2) for stmt in _rest(walks, number, dtype, content)]
     return [
         *look_again(),
-        tirx.While(have_two, one_or_several),
-        tirx.While(
-            tirx.And(left.is_left, right.is_left),
-            tirx.SeqStmt(_union_step(walks, look(0), dtype, content)),
-        ),
-        *(_rest(walks, number, dtype, content) for number in range(2)),
+        *map(tirx.Bind, reach, reached),
+        tirx.While(in_reach, one_or_several),
+        tirx.While(both_left, tirx.SeqStmt(_union_step(walks, look(0), dtype, content))),
+        *rests,
     ]
 
 
@@ -238,22 +246,22 @@ def _union_step(
     looks: Sequence[Expr],
     dtype: str,
     content: Content,
-    go_on: Callable[[Sequence[Expr]], list[tirx.Stmt]] | None = None,
+    go_on: Callable[[Sequence[Expr]], list[tirx.Stmt]] = lambda present: [],
 ) -> list[tirx.Stmt]:
     """Take the smaller of two coordinates; `go_on` follows with what else belongs to the next step."""
     heads = [Var(f"{walk.axis.name}_now", dtype) for walk in walks]
     coordinate = Var("coordinate", dtype)
-    present = [heads[0] <= heads[1], heads[1] <= heads[0]]
-    names = [Var(f"has_{walk.axis.name}", "bool") for walk in walks]
+    present = [Var(f"has_{walk.axis.name}", "bool") for walk in walks]
     positions = [Var(f"{walk.axis.name}_at", walk.dtype) for walk in walks]
     return [
         *map(tirx.Bind, heads, looks),
         tirx.Bind(coordinate, tirx.Min(*heads)),
-        *map(tirx.Bind, names, present),
+        tirx.Bind(present[0], heads[0] <= heads[1]),
+        tirx.Bind(present[1], heads[1] <= heads[0]),
         *(tirx.Bind(own, walk.next[0]) for own, walk in zip(positions, walks)),
-        content(Step(coordinate, positions, names, is_loadable=True)),
-        *(walk.go_on(own) for walk, own in zip(walks, names)),
-        *(go_on(names) if go_on else []),
+        content(Step(coordinate, positions, present, is_loadable=True)),
+        *(walk.go_on(own) for walk, own in zip(walks, present)),
+        *go_on(present),
     ]
 
 
@@ -274,43 +282,52 @@ def _pair(walks: tuple[Walk, Walk], lane: int) -> list[Expr]:
     return [walk.coordinate(walk.next[0] + lane).astype(dtype) for walk in walks]
 
 
-def _run(walks: tuple[Walk, Walk], dtype: str, content: Content) -> list[tirx.Stmt]:
-    """Take a few entries that both axes have."""
-    lane, coordinate = Var("lane", "int32"), Var("coordinate", dtype)
-    positions = [walk.next[0] + lane.astype(walk.dtype) for walk in walks]
-    body = tirx.SeqStmt(
-        [
-            tirx.Bind(coordinate, walks[0].coordinate(positions[0]).astype(dtype)),
-            content(Step(coordinate, positions, [None, None])),
-        ]
+def _run(
+    walks: tuple[Walk, Walk], numbers: tuple[int, ...], dtype: str, content: Content
+) -> list[tirx.Stmt]:
+    """Take a few entries that the axes of some numbers have, and others do not."""
+    lane = Var("lane", "int32")
+    body = _entry(
+        walks, numbers, lambda walk: walk.next[0] + lane.astype(walk.dtype), dtype, content
     )
+    begin, extent = tirx.const(0, "int32"), tirx.const(_LANES, "int32")
     return [
-        tirx.For(
-            lane,
-            tirx.const(0, "int32"),
-            tirx.const(_LANES, "int32"),
-            _SERIAL,
-            body,
-            annotations={RUN_MARK: True},
-        ),
-        *(_set(walk.next, walk.next[0] + _LANES) for walk in walks),
+        tirx.For(lane, begin, extent, _SERIAL, body, annotations={RUN_MARK: True}),
+        *(_set(walks[k].next, walks[k].next[0] + _LANES) for k in numbers),
     ]
 
 
-def _rest(walks: tuple[Walk, Walk], number: int, dtype: str, content: Content) -> tirx.Stmt:
-    """What is left of one axis when the other is at its end."""
+def _rest(walks: tuple[Walk, Walk], number: int, dtype: str, content: Content) -> list[tirx.Stmt]:
+    """What is left of one axis when the other is at its end: a few entries at once, then each."""
     walk = walks[number]
-    at, coordinate = Var(f"{walk.axis.name}_at", walk.dtype), Var("coordinate", dtype)
-    absent = tirx.const(False, "bool")
-    present = [None if k == number else absent for k in range(2)]
-    positions = [at if k == number else own.next[0] for k, own in enumerate(walks)]
-    body = tirx.SeqStmt(
+    at = Var(f"{walk.axis.name}_rest", walk.dtype)
+    several = tirx.SeqStmt(_run(walks, (number,), dtype, content))
+    body = _entry(walks, (number,), lambda own: at if own is walk else own.next[0], dtype, content)
+    left = walk.end[0] - walk.next[0]
+    return [
+        tirx.While(left >= _LANES, several),
+        tirx.For(at, walk.next[0], left, _SERIAL, body, annotations={ROLLED: True}),
+    ]
+
+
+def _entry(
+    walks: tuple[Walk, Walk],
+    numbers: tuple[int, ...],
+    position: Callable[[Walk], Expr],
+    dtype: str,
+    content: Content,
+) -> tirx.Stmt:
+    """Take an entry that the axes of some numbers have, and others do not."""
+    coordinate = Var("coordinate", dtype)
+    first = walks[numbers[0]]
+    positions = [position(walk) for walk in walks]
+    present = [None if k in numbers else tirx.const(False, "bool") for k in range(2)]
+    return tirx.SeqStmt(
         [
-            tirx.Bind(coordinate, walk.coordinate(at).astype(dtype)),
+            tirx.Bind(coordinate, first.coordinate(position(first)).astype(dtype)),
             content(Step(coordinate, positions, present)),
         ]
     )
-    return tirx.For(at, walk.next[0], walk.end[0] - walk.next[0], _SERIAL, body)
 
 
 def intersection_loops(
