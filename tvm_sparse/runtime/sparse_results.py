@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import math
 import os
 from itertools import pairwise
@@ -233,7 +235,7 @@ class SparseResultKernel:
         tasks = min(get_num_threads(), shares) if shares > 1 else 1
         rows = np.array([0, work.size])
         if tasks > 1:
-            cost = np.cumsum(self._row_costs(work, length))
+            cost = self._cost_before(work, before, length)
             bounds = np.searchsorted(cost, np.arange(1, tasks) * (cost[-1] / tasks))
             rows = np.concatenate([[0], bounds, [work.size]]).astype(np.int64)
         return {
@@ -245,12 +247,12 @@ class SparseResultKernel:
             "ordered": 1,
         }
 
-    @staticmethod
-    def _row_costs(work: np.ndarray, length: int) -> np.ndarray:
-        """Estimate how long rows take: for each term, each entry, if places are random, and the row."""
-        if not length:
-            return work + 1.0
-        return work - length * np.expm1(-work / length) + 1
+    def _cost_before(self, work: np.ndarray, before: np.ndarray, length: int) -> np.ndarray:
+        """Estimate what the rows before each one cost: a step for a row, a term, and an entry."""
+        cost = before + np.arange(work.size + 1)
+        if not self.description["streams"]:
+            cost[1:] += np.cumsum(work * length // (work + max(1, length)))  # fewer are distinct
+        return cost
 
     def _run(self, phase: str, known: dict[str, Any]) -> None:
         names = self._names[phase]
@@ -423,10 +425,15 @@ def _assembled(
         tensor = sp.coo_array((values, stored), shape=shape)
         tensor.has_canonical_format = True
         return tensor
-    matrix = sp.csr_matrix(shape, dtype=values.dtype)
-    matrix.data, (matrix.indices, matrix.indptr) = (
-        values,
-        stored,
-    )  # SciPy would choose an index dtype
+    matrix = copy.copy(_prototype(shape))
+    matrix.data, (matrix.indices, matrix.indptr) = values, stored
+    return matrix
+
+
+@functools.lru_cache(maxsize=64)
+def _prototype(shape: tuple[int, int]) -> sp.csr_matrix:
+    """Return a matrix of a shape, whose copies take arrays: SciPy would check them and choose a dtype."""
+    matrix = sp.csr_matrix(shape)
     matrix.has_sorted_indices = matrix.has_canonical_format = True
+    matrix.data = matrix.indices = matrix.indptr = None
     return matrix

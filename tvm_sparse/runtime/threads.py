@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
+import sys
 import tempfile
 from pathlib import Path
 
@@ -57,6 +58,16 @@ def set_num_threads(count: int | None) -> None:
     thread_control().num_threads = count
 
 
+_CountThreads = ctypes.CFUNCTYPE(ctypes.c_int)
+
+
+@functools.lru_cache(maxsize=1)
+def _look_for_openmp(modules: int) -> None:
+    """Look for the OpenMP runtime, once for each number of modules that are imported."""
+    del modules
+    refresh_openmp()
+
+
 def get_num_threads() -> int:
     """Return how many threads the next parallel loop uses.
 
@@ -71,9 +82,10 @@ def get_num_threads() -> int:
         return 1
     if control.num_threads:
         return control.num_threads
-    if openmp_runtime() is None:
+    _look_for_openmp(len(sys.modules))  # an import may have loaded one
+    if not control.omp_parallel:
         return control.default_threads
-    return ctypes.CFUNCTYPE(ctypes.c_int)(control.omp_max_threads)()
+    return _CountThreads(control.omp_max_threads)()
 
 
 def openmp_runtime() -> str | None:

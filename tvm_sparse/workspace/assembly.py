@@ -87,6 +87,7 @@ def assemble(func: SparseFunc, policy: Policy, windowed: bool = False) -> tuple[
         "policy": policy.name,
         "windowed": windowed,
         "is_bounded": policy.is_bounded,
+        "streams": policy.streams,
         "symbols": symbols,
         "phases": list(made),
         "scratch": {
