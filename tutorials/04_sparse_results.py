@@ -19,6 +19,9 @@ from tvm_sparse import einsum, einsum_plan
 from tvm_sparse.script import from_source
 from tvm_sparse.workspace.detection import detect
 
+# isort: split
+from tvm.script import sparse as S
+
 NODES = 2000
 rng = np.random.default_rng(0)
 graph = sp.random_array((NODES, NODES), density=0.004, rng=rng, format="csr")
@@ -95,6 +98,41 @@ print(kernel)
 sizes = dict.fromkeys(("n_i", "n_j", "n_k"), NODES)
 product = kernel(t0=graph, t1=graph, **sizes)
 assert (product.indices == two_steps.indices).all()
+
+
+# Axes that are walked side by side: a union visits what any of them stores, an intersection what all do.
+# Where an operand stores nothing its default counts, here a distance without limit. Entries come in order
+# and once each, so they need no workspace.
+@S.prim_func
+def nearer(
+    a: S.handle,
+    b: S.handle,
+    c: S.handle,
+    a_indptr: S.handle,
+    a_indices: S.handle,
+    b_indptr: S.handle,
+    b_indices: S.handle,
+    m: S.int32,
+    n: S.int32,
+    a_nnz: S.int32,
+    b_nnz: S.int32,
+):
+    """Take the smaller of two distances, where one is known."""
+    I = S.dense_fixed(m)
+    JA = S.sparse_variable(I, (n, a_nnz), (a_indptr, a_indices), "int32")
+    JB = S.sparse_variable(I, (n, b_nnz), (b_indptr, b_indices), "int32")
+    JC = S.sparse_output(I, n)
+    A = S.match_sparse_buffer(a, (I, JA), "float64", default=S.float64("inf"))
+    B = S.match_sparse_buffer(b, (I, JB), "float64", default=S.float64("inf"))
+    C = S.match_sparse_buffer(c, (I, JC), "float64")
+    with S.sp_iter([I, S.union(JA, JB)], "SS", "nearer") as [i, j]:
+        C[i, j] = S.min(A[i, j], B[i, j])
+
+
+kernel = tvm_sparse.compile(nearer)
+print(kernel)
+distances = kernel(a=graph, b=two_steps)
+assert distances.nnz == (abs(graph) + abs(two_steps)).nnz
 
 # %% [5] New values, same structure
 #
