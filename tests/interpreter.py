@@ -203,9 +203,12 @@ class _Interpreter:
         outer = dict(self.entries)
         if node.init is not None:
             spatial = [(axis, var) for axis, kind, var in node.iterators if kind == "S"]
-            reduced = {
-                own for axis, kind, _ in node.iterators if kind == "R" for own in _parts(axis)
-            }
+            reduced: set[Axis] = set()
+            for axis, kind, _ in node.iterators:
+                if kind == "R":
+                    reduced |= {*_parts(axis)}
+                elif self._is_below(axis, reduced):
+                    reduced |= {*_parts(axis)[1:]}
             self.each(
                 [(self._init_axis(axis, reduced), [var]) for axis, var in spatial],
                 lambda: self.statement(node.init),
@@ -221,13 +224,14 @@ class _Interpreter:
 
     def _init_axis(self, axis: Axis, reduced: set[Axis]) -> Axis:
         """The entries of a spatial axis; all coordinates where they depend on a reduction."""
-        pending = list(_parts(axis))
-        while pending:
-            parent = pending.pop().parent_axis
-            if parent in reduced:
-                return DenseFixedAxis(name=axis.name, length=axis.length, dtype=axis.dtype)
-            pending += [] if parent is None else _parts(parent)
-        return axis
+        if not self._is_below(axis, reduced):
+            return axis
+        return DenseFixedAxis(name=axis.name, length=axis.length, dtype=axis.dtype)
+
+    def _is_below(self, axis: Axis, reduced: set[Axis]) -> bool:
+        """Whether an axis, or one that it merges, hangs on one of these."""
+        parents = [own.parent_axis for own in _parts(axis) if own.parent_axis is not None]
+        return any(parent in reduced or self._is_below(parent, reduced) for parent in parents)
 
     def each(self, groups: list, action: Callable[[], None]) -> None:
         """Run ``action`` for every combination of entries, the first group outermost."""

@@ -552,3 +552,49 @@ def test_half_sums_that_no_result_holds_are_one_statement():
     alone = text[: text.index('    with S.sp_iter([I], "S", "copy")')]
     func = from_source(alone)
     assert lower(func) is not None
+
+
+@pytest.mark.parametrize("axis", ["D", "S.union(D, E)"])
+@pytest.mark.parametrize("declared", ["S.match_sparse_buffer(y, (I,)", "S.match_buffer(y, (n,)"])
+def test_init_of_a_place_that_rows_share_precedes_all_of_them(axis, declared):
+    """In a plain buffer, each row started the place again."""
+    check(
+        f"""
+@S.prim_func
+def f(x: T.handle, y: T.handle, n: T.int32, m: T.int32):
+    I = S.dense_fixed(n)
+    D = S.dense_fixed(m)
+    E = S.dense_fixed(m)
+    X = S.match_sparse_buffer(x, (I, D), "float64")
+    Y = {declared}, "float64")
+    with S.sp_iter([I, {axis}], "SR", "halves") as [i, d]:
+        with T.init():
+            Y[i // 2] = 0.0
+        Y[i // 2] = Y[i // 2] + X[i, d]
+""",
+        {"x": np.arange(12.0).reshape(4, 3), "y": np.zeros(4)},
+        {"n": 4, "m": 3},
+    )
+
+
+def test_temporaries_without_room_are_left_out():
+    """TVM moved their allocation into loops whose counters it then renamed."""
+    check(
+        """
+@S.prim_func
+def f(p: T.handle, x: T.handle, y: T.handle):
+    D = S.dense_fixed(0)
+    E = S.dense_fixed(0)
+    C = S.dense_variable(D, (0, 0), p, "int32")
+    X = S.match_sparse_buffer(x, (D,), "float64")
+    T0 = S.alloc_sparse_buffer((D, C), "float64")
+    Y = S.match_sparse_buffer(y, (D,), "float64")
+    with S.sp_iter([S.union(D, E)], "S", "outer") as [d]:
+        with S.sp_iter([C], "S", "inner") as [c]:
+            if d < 0:
+                T0[d, c] = X[d]
+    with S.sp_iter([D], "S", "copy") as [d]:
+        Y[d] = X[d]
+""",
+        {"p": np.zeros(1, "int32"), "x": np.zeros(0), "y": np.zeros(0)},
+    )

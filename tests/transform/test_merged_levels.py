@@ -83,6 +83,20 @@ with S.sp_iter([{axes}], "{kinds}", "sums") as [{names}]:
     check(program(2, body, "(I,)"), *operands(ROWS[:2], 9), (9,))
 
 
+def test_rows_below_a_member_of_what_a_reduction_owns():
+    """What hangs on one member is visited again for each row that the other one belongs to."""
+    body = """
+with S.sp_iter([I, S.union(R, J0), K], "RSS", "rows") as [i, j, k]:
+    with S.init():
+        Y[j, k] = 1.0
+    Y[j, k] = Y[j, k] + (A0[i, j] - B[j, k])
+"""
+    func = program(1, body, "(N, N)", extra=BELOW, params=PARAMS)
+    arrays, scalars = operands(ROWS[:1], 9)
+    arrays |= columns_of(ROWS[2])
+    check(func, arrays, scalars | {"bz": arrays["b"].size}, (9, 9))
+
+
 TENSORS = """
 @S.prim_func
 def program(a: S.handle, ap: S.handle, aq: S.handle, as_: S.handle, at: S.handle, b: S.handle, bp: S.handle,

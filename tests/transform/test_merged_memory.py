@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,6 +33,8 @@ class Guarded:
         self.array[...] = array
 
 
+ROOT = Path(__file__).parents[2]
+OPTIONS = {"capture_output": True, "text": True, "cwd": ROOT}
 ROWS = {
     "runs at the end": [[range(8), range(16)], [range(8), range(16)]],
     "runs that end early": [[range(17), range(3, 20)], [range(16), range(2, 20)]],
@@ -105,7 +108,7 @@ def run_sparse(kind: str) -> None:
 )
 def test_nothing_is_read_behind_an_array(call):
     code = f"from tests.transform import test_merged_memory as own; own.{call}; print('done')"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    found = subprocess.run([sys.executable, "-c", code], check=False, **OPTIONS)
     assert found.returncode == 0 and "done" in found.stdout, found.stderr[-2000:]
 
 
@@ -114,5 +117,5 @@ def test_a_read_behind_an_array_would_show():
         "from tests.transform.test_merged_memory import Guarded; import numpy as np, ctypes\n"
         "own = Guarded(np.zeros(3)).array; ctypes.string_at(own.ctypes.data + 24, 1)"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    found = subprocess.run([sys.executable, "-c", code], check=False, **OPTIONS)
     assert found.returncode < 0

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import tvm_sparse
 from tvm_sparse.script import from_source
 
-__all__ = ["compiled", "random_csr"]
+__all__ = ["call_twice", "compiled", "filled_row", "random_csr", "remembered", "total"]
 
 #: Two operands of structures of their own.
 TWO = """
@@ -70,3 +70,25 @@ def random_csr(rows: int, columns: int, density: float, seed: int, dtype="float6
         made.indptr.astype(index),
     )
     return made
+
+
+def total(a, b) -> np.ndarray:
+    return a.toarray() + b.toarray()
+
+
+def call_twice():
+    """Return a kernel and two matrices that it was called with twice."""
+    a, b = random_csr(40, 50, 0.2, 1), random_csr(40, 50, 0.2, 2)
+    kernel = compiled()
+    for _ in range(2):
+        assert (kernel(a=a, b=b).toarray() == total(a, b)).all()
+    return kernel, a, b
+
+
+def remembered(kernel, **arguments) -> bool:
+    return kernel._calls.get((), arguments) is not None
+
+
+def filled_row(matrix) -> int:
+    """Return the first row with two entries or more."""
+    return int(np.argmax(np.diff(matrix.indptr) >= 2))

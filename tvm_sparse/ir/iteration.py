@@ -9,6 +9,7 @@ from tvm.ir import Var
 from tvm_ffi.dataclasses import field, py_class
 
 from .axis import Axis, FusedAxis, MergedAxis
+from .buffer import ancestors
 
 __all__ = ["SparseIteration"]
 
@@ -53,7 +54,15 @@ class SparseIteration(tirx.Stmt):
 
     @property
     def reduced(self) -> set[Axis]:
-        """The axes that are marked as reductions, and the members of those that are merged."""
-        marked = [axis for axis, kind, _ in self.iterators if kind == "R"]
-        merged = [axis for axis in marked if isinstance(axis, MergedAxis)]
-        return {*marked, *(member for axis in merged for member in axis.members)}
+        """The axes whose descendants are visited anew for each step of a reduction.
+
+        Those that are marked as reductions, and the members of merged axes that are or stand below one.
+        """
+        found: set[Axis] = set()
+        for axis, kind, _ in self.iterators:
+            members = axis.members if isinstance(axis, MergedAxis) else []
+            if kind == "R":
+                found |= {axis, *members}
+            elif not found.isdisjoint(ancestors(axis)):
+                found |= {*members}
+        return found

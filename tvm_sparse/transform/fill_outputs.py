@@ -171,6 +171,8 @@ def _first_uses(func: SparseFunc) -> dict[Var, _Use]:
         elif isinstance(stmt, tirx.SeqStmt):
             for part in stmt.seq:
                 visit(part, scope, initial)
+        elif isinstance(stmt, tirx.AttrStmt):
+            visit(stmt.body, scope, initial)
         elif isinstance(stmt, tirx.BufferStore):
             store(stmt, scope, initial)
         elif isinstance(stmt, tirx.IfThenElse):

@@ -133,7 +133,7 @@ class _FunctionLowering:
         written = buffers_stored(func.body)
         self._constant = {self.stage2.get(p, p) for p in func.params if p not in written}
         #: Temporaries without room: nothing is ever stored there, and TVM would have to place them.
-        self.empty = {t for t in func.temporaries if any(_is_zero(a.length) for a in t.axes)}
+        self.empty = {t for t in func.temporaries if any(map(_has_no_room, t.axes))}
         self.wide = any(_may_pass_int32(b.slots) for b in self.stage1.values())
         self._block_names: dict[str, int] = {}
 
@@ -655,6 +655,10 @@ def _slot_range(axes: list[Axis], first_parent: Expr | None) -> tuple[Expr, Expr
 
 def _is_zero(expr: Expr) -> bool:
     return isinstance(expr, tirx.IntImm) and int(expr.value) == 0
+
+
+def _has_no_room(axis: Axis) -> bool:
+    return _is_zero(axis.length) or _is_zero(axis.slots)
 
 
 def _count_stores(stmt: tirx.Stmt, buffer: Var) -> int:

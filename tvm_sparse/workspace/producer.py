@@ -28,6 +28,9 @@ from .policy import Combine
 
 __all__ = ["Producer", "RowLoops", "produce", "sparse_result"]
 
+#: Key of the statement around an iteration while it is lowered.
+_ITERATION = "tvm_sparse.iteration"
+
 
 @dataclass(frozen=True)
 class RowLoops:
@@ -150,10 +153,10 @@ def produce(func: SparseFunc, result: SparseBuffer) -> Producer:
     depth = min(len(result.axes) - 1, *(own.shared_levels() for own in found))
     lowered = flatten_function(lower_function(_with_marker(func, result, marker, found)))
     body = _as_loops(lowered).body
-    nests = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
-    nests = nests[-len(found) :]  # before these, one may fill what stands for the result
+    shared = [axis.length for axis in result.axes[:depth]]
     rows = [
-        RowLoops(*_inside(nest, depth), own.combine) for nest, own in zip(nests, found, strict=True)
+        RowLoops(*_inside(nest, shared), own.combine)
+        for nest, own in zip(_nests(body), found, strict=True)
     ]
     neutral = {str(own.neutral): own.neutral for own in found if own.neutral is not None}
     if len(neutral) > 1:
@@ -270,7 +273,10 @@ def _with_marker(
     func: SparseFunc, result: SparseBuffer, marker: Var, found: Sequence[_Iteration]
 ) -> SparseFunc:
     """The function with stores to the marker, a plain buffer, in place of the result."""
-    body = [own.lowerable() for own in found]
+    body = [
+        tirx.AttrStmt(tvm.runtime.convert("iteration"), _ITERATION, tirx.const(0), own.lowerable())
+        for own in found
+    ]
     return SparseFunc(
         params=[marker if p.same_as(result.buffer) else p for p in func.params],
         axes=[axis for axis in func.axes if axis.kind != "sparse_output"],
@@ -294,10 +300,27 @@ def _as_loops(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return tvm.transform.Sequential(passes)(IRModule({"main": func}))["main"]
 
 
-def _inside(nest: tirx.Stmt, depth: int) -> tuple[list[Var], tirx.Stmt]:
-    """Take the loops over the levels of a row off a nest."""
+def _nests(body: tirx.Stmt) -> list[tirx.Stmt]:
+    """Return the lowered iterations, each with the scratch that it uses if that stands outside of all."""
+    parts = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    scratch = [part for part in parts if isinstance(part, tirx.AllocBuffer)]
+    nests = []
+    for part in parts:
+        if isinstance(part, tirx.AttrStmt) and part.attr_key == _ITERATION:
+            used: set[Var] = set()
+            tvm_ffi.structural_walk(part.body, [(Var, used.add)])
+            own = [one for one in scratch if one.buffer in used]
+            nests.append(tirx.SeqStmt([*own, part.body]) if own else part.body)
+    return nests
+
+
+def _inside(nest: tirx.Stmt, lengths: Sequence[Expr]) -> tuple[list[Var], tirx.Stmt]:
+    """Take the loops over the levels of a row off a nest; TVM leaves out those of one step."""
     levels = []
-    for _ in range(depth):
+    for length in lengths:
+        if isinstance(length, tirx.IntImm) and int(length.value) == 1:
+            levels.append(Var("only", str(length.ty.dtype)))
+            continue
         levels.append(nest.loop_var)
         nest = nest.body
     return levels, nest
