@@ -313,8 +313,10 @@ class SparseResultKernel:
         """Return the index arrays of the result: columns and pointers of a matrix, or coordinates."""
         shape, hoisted = self._shape(known), self.description["hoisted"]
         index_dtype = self.description["index_dtype"]
+        if indptr[-1] > np.iinfo(index_dtype).max:
+            index_dtype = "int64"
         if len(shape) == 2 and hoisted == 1:
-            return places, indptr.astype(index_dtype)
+            return places.astype(index_dtype, copy=False), indptr.astype(index_dtype)
         row = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
         outer = coordinates_of(row, shape[:hoisted]) if hoisted else ()
         coordinates = (*outer, *coordinates_of(places, shape[hoisted:]))
