@@ -144,19 +144,24 @@ def union_loops(
         Whether the body is short.
     """
     steps = functools.reduce(lambda a, b: a + b, (w.extent.astype("int64") for w in walks))
-    two_ways = leaf and len(walks) == 2 and all(walk.axis.is_sparse for walk in walks)
-    loops = (
-        _two_way_union(*walks, dtype, content, scratch)
-        if two_ways
-        else _union(walks, dtype, content, scratch)
-    )
+    can_look_ahead = leaf and all(walk.axis.is_sparse for walk in walks)
+    heads = [scratch(f"{walk.axis.name}_head", dtype) for walk in walks]
+    if not can_look_ahead:
+        loops = _union(walks, heads, dtype, content)
+    elif len(walks) == 2:
+        loops = _two_way_union(walks, heads, dtype, content, scratch)
+    else:
+        ahead = _LookingAhead(walks, heads, dtype, content)
+        steps_ahead = tirx.While(ahead.is_in_reach, tirx.SeqStmt(ahead.step()))
+        loops = [*ahead.begin(), steps_ahead, *_union(walks, heads, dtype, content)]
     return _bounded(steps if leaf else None, [*_starts(walks), *loops])
 
 
-def _union(walks: Sequence[Walk], dtype: str, content: Content, scratch) -> list[tirx.Stmt]:
+def _union(
+    walks: Sequence[Walk], heads: Sequence[Var], dtype: str, content: Content
+) -> list[tirx.Stmt]:
     """One loop; an axis at its end stands at a coordinate beyond all."""
     beyond = tirx.max_value(dtype)
-    heads = [scratch(f"{walk.axis.name}_head", dtype) for walk in walks]
 
     def look() -> list[tirx.Stmt]:
         coordinates = [walk.coordinate(walk.next[0]).astype(dtype) for walk in walks]
@@ -164,108 +169,117 @@ def _union(walks: Sequence[Walk], dtype: str, content: Content, scratch) -> list
         return [_set(h, tirx.if_then_else(w.is_left, c, beyond)) for h, w, c in pairs]
 
     least = functools.reduce(tirx.Min, (head[0] for head in heads))
-    coordinate = Var("coordinate", dtype)
-    present = [Var(f"has_{walk.axis.name}", "bool") for walk in walks]
-    body = tirx.SeqStmt(
-        [
-            tirx.Bind(coordinate, least),
-            *(tirx.Bind(own, head[0].equal(coordinate)) for own, head in zip(present, heads)),
-            content(Step(coordinate, [walk.next[0] for walk in walks], present)),
-            *(walk.go_on(own) for walk, own in zip(walks, present)),
-            *look(),
-        ]
-    )
-    return [*look(), tirx.While(least < beyond, body)]
+    step = _union_step(walks, [head[0] for head in heads], dtype, content, is_loadable=False)
+    return [*look(), tirx.While(least < beyond, tirx.SeqStmt([*step, *look()]))]
 
 
 def _two_way_union(
-    left: Walk, right: Walk, dtype: str, content: Content, scratch
+    walks: Sequence[Walk], heads: Sequence[Var], dtype: str, content: Content, scratch
 ) -> list[tirx.Stmt]:
-    """Both axes side by side without branches, then what is left of one.
+    """Two axes without branches, then what is left of one.
 
-    Where the next few coordinates of both are the same, they are taken together. Otherwise the coordinate
-    after the next is loaded before it is known whether it will be needed, so that no step waits for memory.
+    Where the next few coordinates of both are the same, they are taken together.
     """
-    walks = (left, right)
-    heads = [scratch(f"{walk.axis.name}_head", dtype) for walk in walks]
-    following = [Var(f"{walk.axis.name}_following", dtype) for walk in walks]
-
-    def look_again() -> list[tirx.Stmt]:
-        again = zip(heads, walks)
-        zero = tirx.const(0, dtype)
-        return [
-            _set(
-                head,
-                tirx.if_then_else(own.is_left, own.coordinate(own.next[0]).astype(dtype), zero),
-            )
-            for head, own in again
-        ]
-
-    def look(ahead: int) -> list[Expr]:
-        return [walk.coordinate(walk.next[0] + ahead).astype(dtype) for walk in walks]
-
-    def go_on(present: Sequence[Expr]) -> list[tirx.Stmt]:
-        chosen = zip(heads, present, following)
-        return [_set(head, tirx.Select(has, new, head[0])) for head, has, new in chosen]
-
-    # What lies behind a row is loaded too, but nothing behind the last one.
-    reach = [Var(f"{walk.axis.name}_reach", walk.dtype) for walk in walks]
-    reached = [
-        walk.end[0] - (walk.end[0] >= walk.axis.slots.astype(walk.dtype)).astype(walk.dtype)
-        for walk in walks
-    ]
-    in_reach = tirx.And(*(walk.next[0] < end for walk, end in zip(walks, reach)))
-    both_left = tirx.And(left.is_left, right.is_left)
+    ahead = _LookingAhead(walks, heads, dtype, content)
     agree, goes_on = scratch("agree", "int32"), scratch("goes_on", "int32")
     differ = heads[0][0] != heads[1][0]
-    loaded = [head[0] for head in heads]
-    step = tirx.SeqStmt(
-        [
-            *map(tirx.Bind, following, look(1)),
-            *_union_step(walks, loaded, dtype, content, go_on),
-            _set(goes_on, tirx.And(in_reach, differ).astype("int32")),
-        ]
-    )
-    steps = tirx.SeqStmt([_set(goes_on, 1), tirx.While(goes_on[0] != 0, step)])
-    several = tirx.SeqStmt([*_run(walks, (0, 1), dtype, content), *look_again()])
+    looks = [walk.coordinate(walk.next[0]).astype(dtype) for walk in walks]
+    step = [*ahead.step(), _set(goes_on, tirx.And(ahead.is_in_reach, differ).astype("int32"))]
+    steps = tirx.SeqStmt([_set(goes_on, 1), tirx.While(goes_on[0] != 0, tirx.SeqStmt(step))])
+    several = tirx.SeqStmt([*_run(walks, (0, 1), dtype, content), *ahead.look_again()])
     one_or_several = tirx.SeqStmt(
         [*_compare(walks, heads, agree), tirx.IfThenElse(agree[0] != 0, several, steps)]
     )
+    last = tirx.SeqStmt(_union_step(walks, looks, dtype, content, is_loadable=True))
     rests = [stmt for number in range(2) for stmt in _rest(walks, number, dtype, content)]
     return [
-        *look_again(),
-        *map(tirx.Bind, reach, reached),
-        tirx.While(in_reach, one_or_several),
-        tirx.While(both_left, tirx.SeqStmt(_union_step(walks, look(0), dtype, content))),
+        *ahead.begin(),
+        tirx.While(ahead.is_in_reach, one_or_several),
+        tirx.While(tirx.And(*(walk.is_left for walk in walks)), last),
         *rests,
     ]
 
 
+class _LookingAhead:
+    """Steps without branches, none of which waits for memory.
+
+    The coordinate after the next is loaded before it is known whether it will be needed. So what lies
+    behind a row is loaded too, but nothing behind the last one: its end is out of reach.
+    """
+
+    def __init__(
+        self, walks: Sequence[Walk], heads: Sequence[Var], dtype: str, content: Content
+    ) -> None:
+        self._walks, self._heads, self._dtype, self._content = walks, heads, dtype, content
+        self._reach = [Var(f"{walk.axis.name}_reach", walk.dtype) for walk in walks]
+
+    @property
+    def is_in_reach(self) -> Expr:
+        """Whether a step may be made."""
+        ends = zip(self._walks, self._reach)
+        return functools.reduce(tirx.And, (walk.next[0] < end for walk, end in ends))
+
+    def begin(self) -> list[tirx.Stmt]:
+        """Return what precedes the first step."""
+        reached = [
+            walk.end[0] - (walk.end[0] >= walk.axis.slots.astype(walk.dtype)).astype(walk.dtype)
+            for walk in self._walks
+        ]
+        return [*self.look_again(), *map(tirx.Bind, self._reach, reached)]
+
+    def look_again(self) -> list[tirx.Stmt]:
+        """Return what loads the next coordinates, where there are some."""
+        found = []
+        for head, walk in zip(self._heads, self._walks):
+            coordinate = walk.coordinate(walk.next[0]).astype(self._dtype)
+            none = tirx.const(0, self._dtype)
+            found.append(_set(head, tirx.if_then_else(walk.is_left, coordinate, none)))
+        return found
+
+    def step(self) -> list[tirx.Stmt]:
+        """Return what a step does."""
+        dtype = self._dtype
+        following = [Var(f"{walk.axis.name}_following", dtype) for walk in self._walks]
+        looks = [walk.coordinate(walk.next[0] + 1).astype(dtype) for walk in self._walks]
+
+        def go_on(present: Sequence[Expr]) -> list[tirx.Stmt]:
+            chosen = zip(self._heads, present, following)
+            return [_set(head, tirx.Select(has, new, head[0])) for head, has, new in chosen]
+
+        heads = [head[0] for head in self._heads]
+        step = _union_step(self._walks, heads, dtype, self._content, True, go_on)
+        return [*map(tirx.Bind, following, looks), *step]
+
+
 def _union_step(
-    walks: tuple[Walk, Walk],
+    walks: Sequence[Walk],
     looks: Sequence[Expr],
     dtype: str,
     content: Content,
+    is_loadable: bool,
     go_on: Callable[[Sequence[Expr]], list[tirx.Stmt]] = lambda present: [],
 ) -> list[tirx.Stmt]:
-    """Take the smaller of two coordinates; `go_on` follows with what else belongs to the next step."""
+    """Take the smallest of the next coordinates; `go_on` follows with what else precedes the next step."""
     heads = [Var(f"{walk.axis.name}_now", dtype) for walk in walks]
     coordinate = Var("coordinate", dtype)
     present = [Var(f"has_{walk.axis.name}", "bool") for walk in walks]
     positions = [Var(f"{walk.axis.name}_at", walk.dtype) for walk in walks]
+    if len(walks) == 2:  # no need to wait for the smaller one
+        has = [heads[0] <= heads[1], heads[1] <= heads[0]]
+    else:
+        has = [head.equal(coordinate) for head in heads]
     return [
         *map(tirx.Bind, heads, looks),
-        tirx.Bind(coordinate, tirx.Min(*heads)),
-        tirx.Bind(present[0], heads[0] <= heads[1]),
-        tirx.Bind(present[1], heads[1] <= heads[0]),
+        tirx.Bind(coordinate, functools.reduce(tirx.Min, heads)),
+        *map(tirx.Bind, present, has),
         *(tirx.Bind(own, walk.next[0]) for own, walk in zip(positions, walks)),
-        content(Step(coordinate, positions, present, is_loadable=True)),
+        content(Step(coordinate, positions, present, is_loadable)),
         *(walk.go_on(own) for walk, own in zip(walks, present)),
         *go_on(present),
     ]
 
 
-def _compare(walks: tuple[Walk, Walk], heads: Sequence[Var], agree: Var) -> list[tirx.Stmt]:
+def _compare(walks: Sequence[Walk], heads: Sequence[Var], agree: Var) -> list[tirx.Stmt]:
     """Find out whether the next few coordinates are the same; the first ones mostly tell."""
     fit = tirx.And(*(walk.next[0] + _LANES <= walk.end[0] for walk in walks))
     differences = [tirx.bitwise_xor(*_pair(walks, lane)) for lane in range(1, _LANES)]
@@ -277,13 +291,13 @@ def _compare(walks: tuple[Walk, Walk], heads: Sequence[Var], agree: Var) -> list
     return [_set(agree, 0), found]
 
 
-def _pair(walks: tuple[Walk, Walk], lane: int) -> list[Expr]:
+def _pair(walks: Sequence[Walk], lane: int) -> list[Expr]:
     dtype = "int64" if "int64" in {walk.axis.dtype for walk in walks} else "int32"
     return [walk.coordinate(walk.next[0] + lane).astype(dtype) for walk in walks]
 
 
 def _run(
-    walks: tuple[Walk, Walk], numbers: tuple[int, ...], dtype: str, content: Content
+    walks: Sequence[Walk], numbers: tuple[int, ...], dtype: str, content: Content
 ) -> list[tirx.Stmt]:
     """Take a few entries that the axes of some numbers have, and others do not."""
     lane = Var("lane", "int32")
@@ -297,7 +311,7 @@ def _run(
     ]
 
 
-def _rest(walks: tuple[Walk, Walk], number: int, dtype: str, content: Content) -> list[tirx.Stmt]:
+def _rest(walks: Sequence[Walk], number: int, dtype: str, content: Content) -> list[tirx.Stmt]:
     """What is left of one axis when the other is at its end: a few entries at once, then each."""
     walk = walks[number]
     at = Var(f"{walk.axis.name}_rest", walk.dtype)
@@ -311,7 +325,7 @@ def _rest(walks: tuple[Walk, Walk], number: int, dtype: str, content: Content) -
 
 
 def _entry(
-    walks: tuple[Walk, Walk],
+    walks: Sequence[Walk],
     numbers: tuple[int, ...],
     position: Callable[[Walk], Expr],
     dtype: str,
