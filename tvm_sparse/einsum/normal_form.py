@@ -244,7 +244,10 @@ def _fuse_factor(
 
 
 def _compact_all(problem: Problem, restoration: Restoration, is_dense: bool) -> Problem:
+    in_order = _comes_in_order(problem)
     for variable in problem.variables():
+        if in_order and variable in problem.result[1:]:
+            continue  # no memory for the places of a row is needed
         if is_dense and variable in problem.result:
             continue
         entries = sum(
@@ -253,6 +256,11 @@ def _compact_all(problem: Problem, restoration: Restoration, is_dense: bool) -> 
         least = max(_LEAST_SIZE, _SPARE * entries)
         problem, _ = _compact(problem, variable, restoration, least)
     return problem
+
+
+def _comes_in_order(problem: Problem) -> bool:
+    """Whether the factors have the variables of the result, so that entries need not be collected."""
+    return all(f.can_drive and set(f.variables) == set(problem.result) for f in problem.factors)
 
 
 def _compact(

@@ -68,9 +68,14 @@ class SparseResultKernel:
         }
         self._calls = BoundCalls()
         self._scratches = description["scratch"] | description.get("trace_scratch", {})
+        self._entry_bytes = sum(np.dtype(description[k]).itemsize for k in ("place_dtype", "dtype"))
         self._names = {
             phase: [arg["name"] for arg in function.metadata["args"]]
             for phase, function in self._phases.items()
+        }
+        self._phase_scratches = {
+            phase: [name for name in self._scratches if f"workspace_{name}" in names]
+            for phase, names in self._names.items()
         }
 
     def __call__(self, *args: Any, **kwargs: Any) -> sp.csr_matrix | sp.coo_array:
@@ -113,8 +118,7 @@ class SparseResultKernel:
             held = np.minimum(shared["work"], most)
             sizes = [held[begin:end].sum() for begin, end in pairwise(bounds)]
             begins = np.append(0, np.cumsum(sizes))
-        entry = sum(np.dtype(self.description[kind]).itemsize for kind in ("place_dtype", "dtype"))
-        return begins if begins[-1] * entry <= _MOST_ROOM else None
+        return begins if begins[-1] * self._entry_bytes <= _MOST_ROOM else None
 
     def _append(self, known: dict[str, Any], room: np.ndarray) -> tuple[np.ndarray, ...]:
         """Let each task write its rows one after another; return pointers, places and values."""
@@ -249,15 +253,14 @@ class SparseResultKernel:
 
     def _cost_before(self, work: np.ndarray, before: np.ndarray, length: int) -> np.ndarray:
         """Estimate what the rows before each one cost: a step for a row, a term, and an entry."""
-        cost = before + np.arange(work.size + 1)
+        cost = before + np.arange(work.size + 1.0)
         if not self.description["streams"]:
-            cost[1:] += np.cumsum(work * length // (work + max(1, length)))  # fewer are distinct
+            cost[1:] += np.cumsum(work / (1 + work / max(1, length)))  # about as many are distinct
         return cost
 
     def _run(self, phase: str, known: dict[str, Any]) -> None:
         names = self._names[phase]
-        scratch = [name for name in self._scratches if f"workspace_{name}" in names]
-        for name in scratch:
+        for name in self._phase_scratches[phase]:
             known[f"{name}_size"] = self._scratch_size(name, known)
             known[f"workspace_{name}"] = self._scratch(name, known)
         # Operands are checked, and the rest was made here: the compiled function is called itself.
