@@ -104,7 +104,9 @@ def _rendered(paths: list[Path]) -> str:
 
     results: dict = {}
     for path in paths:
-        results |= json.loads(path.read_text(encoding="utf-8"))
+        for section, found in json.loads(path.read_text(encoding="utf-8")).items():
+            is_table = isinstance(found, list)  # one that was measured in several runs is put together
+            results[section] = [*results.get(section, []), *found] if is_table else found
     return report.markdown(results)
 
 
