@@ -14,6 +14,7 @@ import tvm_ffi
 from runtime_kernels import SPMM, build, spmm_kernel
 
 import tvm_sparse
+from tests.workspace.programs import by_rows
 from tvm_sparse.runtime import executable as executable_module
 from tvm_sparse.runtime import load, minimal
 from tvm_sparse.runtime.threads import load_launcher, module_header
@@ -259,6 +260,40 @@ def test_minimal_loader_runs_without_the_compiler(library, matrix, dense, tmp_pa
     run_python([python, "-I"], script, [], place)
     expected = load(library)(matrix, dense)
     assert np.array_equal(np.load(place / "out.npy"), expected)
+
+
+@pytest.mark.parametrize("workspace", ["dense", "hash", "merge"])
+def test_minimal_loader_computes_sparse_results_without_the_compiler(workspace, tmp_path):
+    a, b = (sp.random(60, 60, 0.1, "csr", random_state=seed) for seed in (1, 2))
+    kernel = by_rows(workspace)
+    expected = kernel(a=a, b=b)
+    python = bare_environment(tmp_path / "env")
+    place = tmp_path / "place"
+    place.mkdir()
+    shutil.copy(Path(tvm.__file__).parent / "lib" / "libtvm_runtime.so", place)
+    shutil.copy(minimal.__file__, place)
+    kernel.export_library(place / "k.so")
+    for name, matrix in (("a", a), ("b", b)):
+        np.savez(place / f"{name}.npz", **csr_arrays(matrix))
+    script = """
+        import sys
+        sys.path.insert(0, ".")
+        import minimal, numpy as np
+        product = minimal.load("k.so").result
+        known = dict(m=60, k=60, n=60)
+        for name in "ab":
+            given = np.load(f"{name}.npz")
+            known |= {name: given["data"], f"{name}_nnz": len(given["data"])}
+            known |= {f"{name}_indptr": given["indptr"], f"{name}_indices": given["indices"]}
+        indptr, indices, values = product(**known)
+        assert not {"tvm", "tvm_sparse", "torch", "scipy"} & set(sys.modules)
+        np.savez("out.npz", indptr=indptr, indices=indices, values=values)
+    """
+    run_python([python, "-I"], script, [], place)
+    found = np.load(place / "out.npz")
+    assert np.array_equal(found["indptr"], expected.indptr)
+    assert np.array_equal(found["indices"], expected.indices)
+    assert np.allclose(found["values"], expected.data, rtol=1e-13)
 
 
 def test_minimal_loader_names_the_places_where_it_looked(tmp_path, monkeypatch):

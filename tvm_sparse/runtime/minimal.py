@@ -11,6 +11,9 @@ is imported, so the file can be copied into another project::
     library["spmm"](data, b, c, indptr, indices, m, n, f, nnz)  # every parameter, in order
     library.metadata["functions"]["spmm"]["args"]  # their names, dtypes and shapes
 
+A kernel with a sparse result is ``library.result``: it takes its operands by name, and returns pointers,
+columns and values.
+
 Without ``runtime=``, the file is taken from the environment variable ``TVM_SPARSE_RUNTIME``, from
 beside this file, or from an installed ``apache-tvm``. The full package (``tvm_sparse.load``) adds
 what is left out here: inferred sizes, allocated results, SciPy and PyTorch matrices, checks of
@@ -140,6 +143,12 @@ class Library:
         self._module = module
         self.metadata = metadata
 
+    @property
+    def result(self) -> SparseResult | None:
+        """The kernel with a sparse result that the library holds, None if it holds none."""
+        found = self.metadata.get("result")
+        return None if found is None else SparseResult(self, found)
+
     def __getitem__(self, name: str) -> LibraryFunction:
         if name not in self.metadata["functions"]:
             found = ", ".join(self.metadata["functions"])
@@ -165,6 +174,92 @@ class LibraryFunction:
                 label = f"argument {name!r} (position {position})"
                 ready[position] = array_to_tensor(value, self._written[position], label)
         self._function(*ready)
+
+
+class SparseResult:
+    """A kernel whose result is sparse: runs its phases, and allocates the result between them.
+
+    Attributes
+    ----------
+    names : list of str
+        The operands and sizes, in order, that a call takes by name.
+    """
+
+    def __init__(self, library: Library, description: dict) -> None:
+        self._library, self._own = library, description
+        args = library.metadata["functions"][description["symbols"]["work"]]["args"]
+        self.names = [arg["name"] for arg in args if arg["name"] != "work"]
+
+    def __call__(self, **known: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Compute the result.
+
+        Returns
+        -------
+        indptr, places, values : numpy.ndarray
+            Where the entries of each row begin and end; places in the row (for a matrix by rows, the
+            columns), in order and each once; values. The dense levels that the result begins with make the
+            rows, the others the places, row-major.
+
+        Raises
+        ------
+        TypeError
+            If an argument is missing or unknown.
+        MemoryError
+            If the entries of a row do not fit into the scratch of a bounded policy.
+        """
+        if set(known) != set(self.names):
+            raise TypeError(
+                f"expected the arguments {', '.join(self.names)}, found {', '.join(known)}"
+            )
+        own = self._own
+        shape = [_evaluated(text, known) for text in own["shape"]]
+        rows, length = (
+            int(np.prod(part, dtype=np.int64))
+            for part in (shape[: own["hoisted"]], shape[own["hoisted"] :])
+        )
+        work, counts = np.empty(rows, np.int64), np.empty(rows, np.int64)
+        known |= {"work": work, "counts": counts, "tasks": 1, "task_rows": np.array([0, rows])}
+        self._run("work", known)
+        most = int(work.max(initial=0))
+        room = 16 * min(most, length) + 64
+        sizes = {
+            "length": length,
+            "most": most,
+            "room": room,
+            "min": min,
+            "max": max,
+            "pow2": _power,
+        }
+        for name, scratch in own["scratch"].items():
+            dtype = own["dtype"] if scratch["dtype"] == "value" else scratch["dtype"]
+            fill = own["neutral"] if scratch["fill"] is None else scratch["fill"]
+            known[f"{name}_size"] = size = _evaluated(scratch["size"], sizes)
+            known[f"workspace_{name}"] = np.full(size, fill, dtype)
+        known["ordered"] = 1
+        self._run("count", known)
+        if counts.min(initial=0) < 0:
+            raise MemoryError(f"workspace {own['policy']!r}: no room for a row")
+        indptr = np.append(0, np.cumsum(counts))
+        places = np.empty(indptr[-1], own["place_dtype"])
+        values = np.empty(indptr[-1], own["dtype"])
+        result = {"result_indptr": indptr, "result_indices": places, "result_values": values}
+        self._run("fill", known | result | {"result_nnz": int(indptr[-1])})
+        return indptr, places, values
+
+    def _run(self, phase: str, known: dict[str, Any]) -> None:
+        symbol = self._own["symbols"][phase]
+        args = self._library.metadata["functions"][symbol]["args"]
+        self._library[symbol](*(known[arg["name"]] for arg in args))
+
+
+def _evaluated(text: str, known: dict[str, Any]) -> int:
+    """Evaluate a size that the library's metadata gives."""
+    return int(eval(text, {"__builtins__": {}}, known))
+
+
+def _power(size: int) -> int:
+    """The next power of two, at least 1."""
+    return 1 << max(0, int(size) - 1).bit_length()
 
 
 def load_runtime(path: str | os.PathLike | None = None) -> None:
