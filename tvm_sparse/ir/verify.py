@@ -174,6 +174,12 @@ def _check_order(node: SparseIteration, scope: _Scope) -> Iterator[_Problem]:
     for axis, _, _ in node.iterators:
         if axis in own:
             yield _Problem(f"{where}: axis {axis.name} is iterated twice", node.span)
+        if stored_axis(axis).kind == "sparse_output":
+            yield _Problem(
+                f"{where}: axis {axis.name} is one of the result, whose entries the kernel finds; iterate "
+                "the axes of operands",
+                node.span,
+            )
         for parent in axis.owners:
             if parent in known or parent in entered:
                 continue

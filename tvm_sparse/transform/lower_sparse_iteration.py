@@ -132,8 +132,10 @@ class _FunctionLowering:
         self.inner = InnerLoops(self)
         written = buffers_stored(func.body)
         self._constant = {self.stage2.get(p, p) for p in func.params if p not in written}
-        #: Temporaries without room: nothing is ever stored there, and TVM would have to place them.
+        #: Temporaries without room: nothing is ever stored there. TVM can't place them beside merged loops.
         self.empty = {t for t in func.temporaries if any(map(_has_no_room, t.axes))}
+        if not _merges(func.body):
+            self.empty = set()
         self.wide = any(_may_pass_int32(b.slots) for b in self.stage1.values())
         self._block_names: dict[str, int] = {}
 
@@ -655,6 +657,13 @@ def _slot_range(axes: list[Axis], first_parent: Expr | None) -> tuple[Expr, Expr
 
 def _is_zero(expr: Expr) -> bool:
     return isinstance(expr, tirx.IntImm) and int(expr.value) == 0
+
+
+def _merges(body: tirx.Stmt) -> bool:
+    """Whether some iteration merges axes."""
+    found: list[SparseIteration] = []
+    tvm_ffi.structural_walk(body, [(SparseIteration, found.append)])
+    return any(map(has_merged_axes, found))
 
 
 def _has_no_room(axis: Axis) -> bool:

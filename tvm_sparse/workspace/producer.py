@@ -20,6 +20,7 @@ from ..errors import SparseProgramError
 from ..ir import SparseBuffer, SparseFunc, SparseIteration
 from ..ir.accumulation import accumulation_of, is_accumulation
 from ..ir.buffer import declare_buffer
+from ..transform._access import widened
 from ..transform._layout import read_layout
 from ..transform.lower_sparse_buffer import flatten_function
 from ..transform.lower_sparse_iteration import lower_function
@@ -193,8 +194,10 @@ class _Iteration:
             stores.append(stmt)
             combines = is_accumulation(stmt) or _reads(stmt.value, result.buffer)
             value = accumulation_of(stmt, label).term if combines else stmt.value
-            return tirx.BufferStore(marker, value, stmt.indices)
+            marked = tirx.BufferStore(marker, value, stmt.indices)
+            return marked if inside is None else tirx.IfThenElse(inside, marked, None)
 
+        inside = self._is_inside(_stored_indices(node, result.buffer))
         self.body = tvm_ffi.structural_mutate(node.body, [(tirx.BufferStore, store)])
         if len(stores) != 1:
             raise SparseProgramError(
@@ -206,31 +209,52 @@ class _Iteration:
         self.neutral = update and update.neutral(result.dtype)
         self._check_init()
 
+    def _is_inside(self, indices: Sequence[Expr]) -> Expr | None:
+        """Whether there is such a place in the result; None where that is known."""
+        lengths = {var: axis.length for axis, _, var in self.node.iterators}
+        inside = None
+        for axis, index in zip(self.result.axes, indices):
+            known = lengths.get(index) if isinstance(index, Var) else None
+            if known is None or not tvm_ffi.structural_equal(known, axis.length):
+                left, right = widened(index, axis.length)
+                own = tirx.And(index >= 0, left < right)
+                inside = own if inside is None else tirx.And(inside, own)
+        return inside
+
     @property
     def detection(self) -> Detection:
-        """What the iteration needs; indices that are no iterators count as loops of their own."""
+        """What the iteration needs.
+
+        Indices that are no iterators count as loops of their own, in no order; so do loops of the body.
+        """
         names = {var: var.name for _, _, var in self.node.iterators}
-        loops = [var.name for _, _, var in self.node.iterators]
-        levels = []
-        for number, index in enumerate(self.store.indices):
-            name = (
-                names.get(index, f"index{number}") if isinstance(index, Var) else f"index{number}"
-            )
-            levels.append(name)
-            if name not in loops:
-                loops.append(name)
         unordered = [
             var.name
             for axis, _, var in self.node.iterators
             if not (getattr(axis, "sorted", True) and getattr(axis, "unique", True))
         ]
-        return detect(loops, levels, unordered=unordered)
+        loops, levels = list(names.values()), []
+        for number, index in enumerate(self.store.indices):
+            name = names.get(index) if isinstance(index, Var) else None
+            if name is None:
+                name = f"index{number}"
+                loops.append(name)
+                unordered.append(name)
+            levels.append(name)
+        body_loops: list[str] = []
+        tvm_ffi.structural_walk(
+            self.node.body, [(tirx.For, lambda node: body_loops.append(f"for_{len(body_loops)}"))]
+        )
+        return detect([*loops, *body_loops], levels, unordered=unordered)
 
     def shared_levels(self) -> int:
         """How many levels of the result are loops over all coordinates, in the same order."""
         count = 0
-        for (axis, kind, var), index in zip(self.node.iterators, self.store.indices):
+        pairs = zip(self.node.iterators, self.store.indices, self.result.axes)
+        for (axis, kind, var), index, level in pairs:
             if not (index.same_as(var) and kind == "S" and axis.kind == "dense_fixed"):
+                break
+            if not tvm_ffi.structural_equal(axis.length, level.length):
                 break
             count += 1
         return count
@@ -261,6 +285,13 @@ class _Iteration:
                 f"{self.label}: expected the init of the sparse result {self.result.name} to be "
                 f"{self.neutral}, which leaves other values as they are, found {value}"
             )
+
+
+def _stored_indices(node: SparseIteration, buffer: Var) -> Sequence[Expr]:
+    """Where an iteration stores to a buffer first."""
+    found: list[tirx.BufferStore] = []
+    tvm_ffi.structural_walk(node.body, [(tirx.BufferStore, found.append)])
+    return next((store.indices for store in found if store.buffer.same_as(buffer)), ())
 
 
 def _reads(value: Expr, buffer: Var) -> bool:
