@@ -101,3 +101,12 @@ def test_threads_share_a_plan(calls_before):
         with ThreadPoolExecutor(4) as pool:
             for call in [pool.submit(plan, a=a, b=b) for _ in range(8)]:
                 check(call.result(), expected)
+
+
+def test_plan_keeps_to_the_limit_of_scratch_memory():
+    """A table of the places of a row, to note where terms go, took more than was allowed."""
+    a, b = sparse(20, 30, 60, 1), sparse(30, 50_000, 300, 2)
+    plan = by_rows("hash").plan(a=a, b=b, workspace_bytes=100_000)
+    for factor in (1, 2, 3):
+        check(plan(a=factor * a, b=b), product(factor * a, b))
+    assert "term_entries" not in plan._structure

@@ -344,9 +344,10 @@ class ResultPlan:
         kernel: SparseResultKernel,
         known: dict[str, Any],
         structure: dict[str, Any] | None = None,
+        limit: int | None = None,
     ) -> None:
-        self._kernel = kernel
-        deciding = kernel.description["deciding"]
+        self._kernel, self._limit = kernel, limit
+        deciding = kernel.description.get("deciding", ())
         self._indices, self._deciding = {}, {}
         for arg in kernel._phases["work"].metadata["args"]:
             name = arg["name"]
@@ -414,13 +415,19 @@ class ResultPlan:
         if "term_entries" in self._structure:
             return "replay"
         terms = int(self._structure["before"][-1]) if "before" in self._structure else _MOST_TERMS
-        if "trace" in phases and terms < _MOST_TERMS and self._kernel._length(known) < _LONG_ROW:
+        if "trace" in phases and terms < _MOST_TERMS and self._has_room(known):
             trace = {"terms": terms, "term_entries": np.empty(terms, np.int32)}
             traced = self._structure | trace
             self._kernel._run("trace", known | traced | {"result_indices": self._found[0]})
             self._structure = traced  # other threads see it when it is complete
             return "replay"
         return "refill" if "refill" in phases else "fill"
+
+    def _has_room(self, known: dict[str, Any]) -> bool:
+        """Whether a trace may have the table of a row's places that each task needs."""
+        length = self._kernel._length(known)
+        size = 4 * length * self._structure["tasks"]
+        return length < _LONG_ROW and (self._limit is None or size <= self._limit)
 
 
 def _row_begins(structure: dict[str, Any]) -> np.ndarray:
