@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import tvm_sparse
 from tvm_sparse.script import from_source
@@ -240,3 +241,26 @@ def test_results_of_one_row(axes, workspace):
         wanted *= (a.toarray() != 0) & (b.toarray() != 0)
     for _ in range(2):
         np.testing.assert_array_equal(kernel(a=a, b=b).toarray(), wanted)
+
+
+def test_last_coordinate_of_narrow_indices_in_a_union_of_three():
+    """2**31 - 1 was taken for the end of a row where rows are 2**31 long and indices int32."""
+    text = (
+        THREE.replace("n: S.int32", "n: S.int64")
+        + """
+    with S.sp_iter([I, S.union(JA, JB, JD)], "SS", "rows") as [i, j]:
+        C[i, j] = A[i, j] + B[i, j] + D[i, j]
+"""
+    )
+    kernel = tvm_sparse.compile(from_source(text))
+    ends = [np.array([0, 2**31 - 1]), np.array([5, 2**31 - 1]), np.array([2**31 - 2])]
+    operands = {}
+    for name, columns in zip("abd", ends):
+        matrix = sp.csr_matrix((1, 2**31))
+        matrix.data = np.ones(columns.size)
+        matrix.indices = columns.astype("int32")
+        matrix.indptr = np.array([0, columns.size], "int32")
+        operands[name] = matrix
+    found = kernel(**operands)
+    assert found.indices.tolist() == [0, 5, 2**31 - 2, 2**31 - 1]
+    assert found.data.tolist() == [1, 1, 1, 2]

@@ -128,11 +128,12 @@ class AdaptiveResultKernel(SparseResultKernel):
             Call it with operands of the same structure.
         """
         known = self._bind(args, kwargs)
-        return self._chosen(
-            known,
-            workspace_bytes,
-            lambda own, given: ResultPlan(own, known, own._structure(known, given)),
-        )
+        limit = self.workspace_bytes if workspace_bytes is None else workspace_bytes
+
+        def planned(own: SparseResultKernel, given: dict[str, Any]) -> ResultPlan:
+            return ResultPlan(own, known, own._structure(known, given), limit)
+
+        return self._chosen(known, limit, planned)
 
     @property
     def choices(self) -> list[Choice]:

@@ -347,17 +347,22 @@ class ResultPlan:
         kernel: SparseResultKernel,
         known: dict[str, Any],
         structure: dict[str, Any] | None = None,
+        limit: int | None = None,
     ) -> None:
-        self._kernel = kernel
-        self._indices = {
-            arg["name"]: np.array(np.from_dlpack(known[arg["name"]]))
-            for arg in kernel._phases["work"].metadata["args"]
-            if arg.get("index_of") is not None
-        }
+        self._kernel, self._limit = kernel, limit
+        deciding = kernel.description.get("deciding", ())
+        self._indices, self._deciding = {}, {}
+        for arg in kernel._phases["work"].metadata["args"]:
+            name = arg["name"]
+            if arg.get("index_of") is not None:
+                self._indices[name] = _array(known[name]).copy()
+            elif name in deciding:
+                self._deciding[name] = _array(known[name]).copy()
+        self._shape = kernel._shape(known)
         self._structure = kernel._count(known) if structure is None else structure
         self.nnz = self._structure["result_nnz"]
-        self._places = np.empty(self.nnz, kernel.description["place_dtype"])
-        self._stored: tuple[np.ndarray, ...] | None = None
+        #: Places in rows, and the index arrays that results share.
+        self._found: tuple[np.ndarray, tuple[np.ndarray, ...]] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> sp.csr_matrix | sp.coo_array:
         """Compute the result for operands of the structure that was planned for.
@@ -369,39 +374,73 @@ class ResultPlan:
         """
         kernel = self._kernel
         known = kernel._bind(args, kwargs)
-        for name, planned in self._indices.items():
-            if not np.array_equal(np.from_dlpack(known[name]), planned):
-                raise ValueError(
-                    f"{kernel.description['name']}: argument {name!r}: expected the index array that was "
-                    "planned for, found another one; make a new plan"
-                )
+        self._check_structure(known)
         values = np.empty(self.nnz, kernel.description["dtype"])
-        result = {"result_indices": self._places, "result_values": values}
-        kernel._run(self._phase(known), known | self._structure | result)
-        if self._stored is None:
-            stored = kernel._stored(known, _row_begins(self._structure), self._places)
-            self._stored = tuple(map(_read_only, stored))
-        return _assembled(self._stored, values, kernel._shape(known))
+        phase = self._phase(known)
+        if phase == "fill":
+            places = np.empty(self.nnz, kernel.description["place_dtype"])
+        else:
+            places, _ = self._found
+        result = {"result_indices": places, "result_values": values}
+        kernel._run(phase, known | self._structure | result)
+        if self._found is None:
+            stored = kernel._stored(known, _row_begins(self._structure), places)
+            self._found = places, tuple(map(_read_only, stored))
+        return _assembled(self._found[1], values, self._shape)
+
+    def _check_structure(self, known: dict[str, Any]) -> None:
+        """Refuse operands that give the result another structure than was planned for."""
+        name = self._kernel.description["name"]
+        for array, planned in self._indices.items():
+            if not np.array_equal(np.from_dlpack(known[array]), planned):
+                raise ValueError(
+                    f"{name}: argument {array!r}: expected the index array that was planned for, found "
+                    "another one; make a new plan"
+                )
+        shape = self._kernel._shape(known)
+        if shape != self._shape:
+            raise ValueError(
+                f"{name}: expected sizes of a result of the shape {self._shape} that was planned for, "
+                f"found {shape}; make a new plan"
+            )
+        for other, planned in self._deciding.items():
+            if not np.array_equal(_array(known[other]), planned, equal_nan=True):
+                raise ValueError(
+                    f"{name}: argument {other!r}: expected the values that were planned for, which decide "
+                    "which entries there are, found others; make a new plan"
+                )
 
     def _phase(self, known: dict[str, Any]) -> str:
         """Return what computes the values: the structure too at first, and later by a trace of terms."""
         phases = self._kernel.description["phases"]
-        if self._stored is None:
+        if self._found is None:
             return "fill"
         if "term_entries" in self._structure:
             return "replay"
         terms = int(self._structure["before"][-1]) if "before" in self._structure else _MOST_TERMS
-        if "trace" in phases and terms < _MOST_TERMS and self._kernel._length(known) < _LONG_ROW:
+        if "trace" in phases and terms < _MOST_TERMS and self._has_room(known):
             trace = {"terms": terms, "term_entries": np.empty(terms, np.int32)}
-            self._structure |= trace
-            self._kernel._run("trace", known | self._structure | {"result_indices": self._places})
+            traced = self._structure | trace
+            self._kernel._run("trace", known | traced | {"result_indices": self._found[0]})
+            self._structure = traced  # other threads see it when it is complete
             return "replay"
         return "refill" if "refill" in phases else "fill"
+
+    def _has_room(self, known: dict[str, Any]) -> bool:
+        """Whether a trace may have the table of a row's places that each task needs."""
+        length = self._kernel._length(known)
+        size = 4 * length * self._structure["tasks"]
+        return length < _LONG_ROW and (self._limit is None or size <= self._limit)
 
 
 def _row_begins(structure: dict[str, Any]) -> np.ndarray:
     """Return where each row begins: those of parts of a row are left out."""
     return structure["result_indptr"][:: structure.get("parts", 1)]
+
+
+def _array(value: Any) -> np.ndarray:
+    """Return an array, or a number as one."""
+    return np.asarray(value if np.isscalar(value) else np.from_dlpack(value))
 
 
 def _ready(value: Any) -> Any:

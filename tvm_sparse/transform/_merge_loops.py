@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 import tvm_ffi
@@ -84,9 +84,8 @@ class Walk:
         found = [_set(self.next, begin), _set(self.end, begin + self.extent.astype(self.dtype))]
         if self.axis.kind == "sparse_fixed" and not self.axis.distinct:
             last = self.coordinate(self.end[0] - 1)
-            is_padding = tirx.if_then_else(
-                self.end[0] > begin, last >= self.axis.length.astype(str(last.ty.dtype)), False
-            )
+            beyond = last.astype("int64") >= self.axis.length.astype("int64")
+            is_padding = tirx.if_then_else(self.end[0] > begin, beyond, False)
             found.append(tirx.While(is_padding, _set(self.end, self.end[0] - 1)))
         return found
 
@@ -147,29 +146,36 @@ def union_loops(
     can_look_ahead = leaf and all(walk.axis.is_sparse for walk in walks)
     heads = [scratch(f"{walk.axis.name}_head", dtype) for walk in walks]
     if not can_look_ahead:
-        loops = _union(walks, heads, dtype, content)
+        loops = _union(walks, dtype, content, scratch)
     elif len(walks) == 2:
         loops = _two_way_union(walks, heads, dtype, content, scratch)
     else:
         ahead = _LookingAhead(walks, heads, dtype, content)
         steps_ahead = tirx.While(ahead.is_in_reach, tirx.SeqStmt(ahead.step()))
-        loops = [*ahead.begin(), steps_ahead, *_union(walks, heads, dtype, content)]
+        loops = [*ahead.begin(), steps_ahead, *_union(walks, dtype, content, scratch)]
     return _bounded(steps if leaf else None, [*_starts(walks), *loops])
 
 
-def _union(
-    walks: Sequence[Walk], heads: Sequence[Var], dtype: str, content: Content
-) -> list[tirx.Stmt]:
+def _union(walks: Sequence[Walk], dtype: str, content: Content, scratch) -> list[tirx.Stmt]:
     """One loop; an axis at its end stands at a coordinate beyond all."""
-    beyond = tirx.max_value(dtype)
+    wide = "int64" if any(str(w.axis.length.ty.dtype) == "int64" for w in walks) else dtype
+    beyond = tirx.max_value(wide)
+    heads = [scratch(f"{walk.axis.name}_{'wide_' * (wide != dtype)}head", wide) for walk in walks]
 
     def look() -> list[tirx.Stmt]:
-        coordinates = [walk.coordinate(walk.next[0]).astype(dtype) for walk in walks]
+        coordinates = [walk.coordinate(walk.next[0]).astype(wide) for walk in walks]
         pairs = zip(heads, walks, coordinates)
         return [_set(h, tirx.if_then_else(w.is_left, c, beyond)) for h, w, c in pairs]
 
+    def at_one(step: Step) -> tirx.Stmt:
+        if wide == dtype:
+            return content(step)
+        own = Var("own_coordinate", dtype)
+        bind = tirx.Bind(own, step.coordinate.astype(dtype))
+        return tirx.SeqStmt([bind, content(replace(step, coordinate=own))])
+
     least = functools.reduce(tirx.Min, (head[0] for head in heads))
-    step = _union_step(walks, [head[0] for head in heads], dtype, content, is_loadable=False)
+    step = _union_step(walks, [head[0] for head in heads], wide, at_one, is_loadable=False)
     return [*look(), tirx.While(least < beyond, tirx.SeqStmt([*step, *look()]))]
 
 

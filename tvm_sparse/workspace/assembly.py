@@ -11,6 +11,7 @@ from ..errors import SparseProgramError
 from ..ir import SparseFunc
 from ..transform._layout import LAYOUT_ATTR, size_text
 from .checks import check_function
+from .deciding import deciding_parameters
 from .policy import Policy, find_policy, known_policies
 from .producer import Producer, produce, sparse_result
 from .refill import TRACE_SCRATCH, refill_function, replay_function, trace_function
@@ -81,6 +82,7 @@ def assemble(func: SparseFunc, policy: Policy, windowed: bool = False) -> tuple[
         "levels": [axis.kind for axis in result.axes],
         "hoisted": depth,
         "is_exact": producer.is_exact,
+        "deciding": deciding_parameters(producer),
         "dtype": result.dtype,
         "index_dtype": result.axes[-1].dtype,
         "place_dtype": index_dtype,
