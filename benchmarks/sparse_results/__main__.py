@@ -105,7 +105,9 @@ def _rendered(paths: list[Path]) -> str:
     results: dict = {}
     for path in paths:
         for section, found in json.loads(path.read_text(encoding="utf-8")).items():
-            is_table = isinstance(found, list)  # one that was measured in several runs is put together
+            is_table = isinstance(
+                found, list
+            )  # one that was measured in several runs is put together
             results[section] = [*results.get(section, []), *found] if is_table else found
     return report.markdown(results)
 

@@ -1,4 +1,4 @@
-"""Stores outside of a sparse result do nothing, and loops of a body may store to one place several times."""
+"""Stores outside of a sparse result do nothing; loops of a body may store to one place several times."""
 
 from __future__ import annotations
 
@@ -85,6 +85,25 @@ def test_an_index_that_falls_comes_out_in_order(workspace):
         and (np.diff(found.indices)[np.diff(found.tocoo().row) == 0] > 0).all()
     )
     assert np.array_equal(found.toarray(), matrix.toarray()[:, ::-1])
+
+
+@pytest.mark.parametrize(
+    "names", [("tasks", "width"), ("work", "before"), ("most", "ordered"), ("counts", "operands")]
+)
+def test_parameters_may_be_named_as_those_of_phases_are(names):
+    text = PROGRAM.replace("rows", names[0]).replace("columns", names[1])
+    kernel = tvm_sparse.compile(from_source(text.replace("BODY", "C[i, j + 1] = A[i, j]")))
+    matrix = _matrix()
+    for _ in range(2):
+        found = kernel(a=matrix, **dict(zip(names, (3, 9))))
+        assert np.array_equal(found.toarray(), _moved(matrix, (3, 9), 0, 1))
+    assert names[0] in repr(kernel)
+
+
+def test_limits_that_are_no_numbers_are_refused():
+    kernel = _kernel("C[i, j] = A[i, j]", "auto")
+    with pytest.raises(TypeError, match="workspace_bytes: expected a number of bytes, found '1MB'"):
+        kernel(a=_matrix(), rows=5, columns=7, workspace_bytes="1MB")
 
 
 def test_the_axis_of_a_result_is_not_iterated():

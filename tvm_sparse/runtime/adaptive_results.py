@@ -8,6 +8,7 @@ first chosen, and runs it.
 from __future__ import annotations
 
 import functools
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -103,7 +104,7 @@ class AdaptiveResultKernel(SparseResultKernel):
             limit of memory is too low for any policy.
         """
         known = self._bind(args, kwargs)
-        is_ordered = sorted or not self.description["hoisted"]
+        is_ordered = bool(sorted) or not self.description["hoisted"]
         order = {"ordered": int(is_ordered)}
         result = self._chosen(
             known, workspace_bytes, lambda own, given: own._result(known, given | order)
@@ -165,7 +166,7 @@ class AdaptiveResultKernel(SparseResultKernel):
         own = self.description
         shape = ", ".join(own["shape"])
         workspace = " or ".join(self._policies)
-        return f"<SparseResultKernel {own['name']} -> {own['result']} ({shape}), {workspace}>"
+        return f"<SparseResultKernel {self._heading} -> {own['result']} ({shape}), {workspace}>"
 
     # --- choice ---
 
@@ -177,11 +178,14 @@ class AdaptiveResultKernel(SparseResultKernel):
     ) -> Any:
         """Choose a way to run a call, and compute with it; choose again where there is no room."""
         limit = self.workspace_bytes if limit is None else limit
+        if limit is not None and not isinstance(limit, numbers.Real):
+            raise TypeError(f"workspace_bytes: expected a number of bytes, found {limit!r}")
         if limit is not None and limit < 0:
             raise ValueError(f"workspace_bytes: expected a number of bytes, found {limit}")
         shared = self._share(self._work(known), self._length(known))
         first = next(iter(self._policies.values()))
-        sizes = {name: value for name, value in known.items() if isinstance(value, int)}
+        operands = known["operands"].items()
+        sizes = {"operands": {name: value for name, value in operands if isinstance(value, int)}}
         produced, tasks = shared["work"], shared["tasks"]
 
         def weigh() -> tuple[Work, int]:  # outlives the call, and must not keep its operands

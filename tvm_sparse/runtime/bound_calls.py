@@ -53,7 +53,7 @@ class BoundCalls:
         matrices = [value for value in given if not _is_integer(value)]
         if not matrices or not all(map(_is_compressed, matrices)):
             return
-        tensors = [value for value in bound.values() if isinstance(value, tvm_ffi.Tensor)]
+        tensors = [own for own in bound["operands"].values() if isinstance(own, tvm_ffi.Tensor)]
         arrays = [array for matrix in matrices for array in _arrays(matrix)]
         held = {array.ctypes.data for array in arrays if array.size}
         if held != {tensor.data_ptr() for tensor in tensors if tensor.numel()}:

@@ -188,9 +188,9 @@ class SparseResult:
     def __init__(self, library: Library, description: dict) -> None:
         self._library, self._own = library, description
         args = library.metadata["functions"][description["symbols"]["work"]]["args"]
-        self.names = [arg["name"] for arg in args if arg["name"] != "work"]
+        self.names = [arg["name"] for arg in args[:-1]]  # all phases begin with the operands
 
-    def __call__(self, **known: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def __call__(self, **operands: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Compute the result.
 
         Returns
@@ -207,19 +207,19 @@ class SparseResult:
         MemoryError
             If the entries of a row do not fit into the scratch of a bounded policy.
         """
-        if set(known) != set(self.names):
-            raise TypeError(
-                f"expected the arguments {', '.join(self.names)}, found {', '.join(known)}"
-            )
+        if set(operands) != set(self.names):
+            found, names = ", ".join(operands), ", ".join(self.names)
+            raise TypeError(f"expected the arguments {names}, found {found}")
         own = self._own
-        shape = [_evaluated(text, known) for text in own["shape"]]
+        shape = [_evaluated(text, operands) for text in own["shape"]]
         rows, length = (
             int(np.prod(part, dtype=np.int64))
             for part in (shape[: own["hoisted"]], shape[own["hoisted"] :])
         )
         work, counts = np.empty(rows, np.int64), np.empty(rows, np.int64)
-        known |= {"work": work, "counts": counts, "tasks": 1, "task_rows": np.array([0, rows])}
-        self._run("work", known)
+        bounds = np.array([0, rows])
+        known = {"work": work, "counts": counts, "tasks": 1, "task_rows": bounds, "ordered": 1}
+        self._run("work", operands, known)
         most = int(work.max(initial=0))
         room = 16 * min(most, length) + 64
         sizes = {
@@ -235,21 +235,22 @@ class SparseResult:
             fill = own["neutral"] if scratch["fill"] is None else scratch["fill"]
             known[f"{name}_size"] = size = _evaluated(scratch["size"], sizes)
             known[f"workspace_{name}"] = np.full(size, fill, dtype)
-        known["ordered"] = 1
-        self._run("count", known)
+        self._run("count", operands, known)
         if counts.min(initial=0) < 0:
             raise MemoryError(f"workspace {own['policy']!r}: no room for a row")
         indptr = np.append(0, np.cumsum(counts))
         places = np.empty(indptr[-1], own["place_dtype"])
         values = np.empty(indptr[-1], own["dtype"])
         result = {"result_indptr": indptr, "result_indices": places, "result_values": values}
-        self._run("fill", known | result | {"result_nnz": int(indptr[-1])})
+        known |= result | {"result_nnz": int(indptr[-1])}
+        self._run("fill", operands, known)
         return indptr, places, values
 
-    def _run(self, phase: str, known: dict[str, Any]) -> None:
+    def _run(self, phase: str, operands: dict[str, Any], known: dict[str, Any]) -> None:
         symbol = self._own["symbols"][phase]
-        args = self._library.metadata["functions"][symbol]["args"]
-        self._library[symbol](*(known[arg["name"]] for arg in args))
+        args = self._library.metadata["functions"][symbol]["args"][len(self.names) :]
+        given = [operands[name] for name in self.names]
+        self._library[symbol](*given, *(known[arg["name"]] for arg in args))
 
 
 def _evaluated(text: str, known: dict[str, Any]) -> int:

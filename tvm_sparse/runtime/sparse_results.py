@@ -21,6 +21,7 @@ from .bound_calls import BoundCalls
 from .dimensions import dimension
 from .executable import Executable
 from .minimal import array_to_tensor
+from .signature import Signature
 from .threads import get_num_threads
 
 __all__ = ["ResultPlan", "SparseResultKernel", "WorkspaceFullError"]
@@ -69,8 +70,12 @@ class SparseResultKernel:
         self._calls = BoundCalls()
         self._scratches = description["scratch"] | description.get("trace_scratch", {})
         self._entry_bytes = sum(np.dtype(description[k]).itemsize for k in ("place_dtype", "dtype"))
+        work = self._phases["work"].metadata
+        operands = {**work, "args": work["args"][:-1]}  # all phases begin with them
+        self._signature = Signature(description["name"], operands)
+        #: Of the parameters of each phase, those that the runtime adds to the operands.
         self._names = {
-            phase: [arg["name"] for arg in function.metadata["args"]]
+            phase: [arg["name"] for arg in function.metadata["args"][len(operands["args"]) :]]
             for phase, function in self._phases.items()
         }
         self._phase_scratches = {
@@ -168,7 +173,12 @@ class SparseResultKernel:
     def __repr__(self) -> str:
         own = self.description
         shape = ", ".join(own["shape"])
-        return f"<SparseResultKernel {own['name']} -> {own['result']} ({shape}), {own['policy']}>"
+        return f"<SparseResultKernel {self._heading} -> {own['result']} ({shape}), {own['policy']}>"
+
+    @property
+    def _heading(self) -> str:
+        """The name, and what a call takes."""
+        return f"{self.description['name']}({', '.join(self._signature.names)})"
 
     # --- phases ---
 
@@ -180,11 +190,10 @@ class SparseResultKernel:
                 return known
             self._calls.forget(args, kwargs)
         ready: list[Any] = []
-        binding = Binding(self._phases["work"].signature, args, kwargs)
+        binding = Binding(self._signature, args, kwargs)
         binding.run(lambda *all_: ready.extend(all_), self.executable.validate)
-        known = dict(zip(self._names["work"], ready))
-        rows = known.pop("work").shape[0]
-        known["rows"] = rows
+        known: dict[str, Any] = {"operands": dict(zip(self._signature.names, ready))}
+        known["rows"] = math.prod(self._shape(known)[: self.description["hoisted"]])
         if "check" in self._phases:
             self._calls.remember(args, kwargs, known)
         return known
@@ -264,7 +273,8 @@ class SparseResultKernel:
             known[f"{name}_size"] = self._scratch_size(name, known)
             known[f"workspace_{name}"] = self._scratch(name, known)
         # Operands are checked, and the rest was made here: the compiled function is called itself.
-        self._functions[phase](*(_ready(known[name]) for name in names))
+        own = (_ready(known[name]) for name in names)
+        self._functions[phase](*known["operands"].values(), *own)
 
     def _scratch_size(self, name: str, known: dict[str, Any]) -> int:
         length, most = known.get("width", self._length(known)), known["most"]
@@ -306,7 +316,8 @@ class SparseResultKernel:
         return np.dtype(self.description["dtype"] if own == "value" else own)
 
     def _shape(self, known: dict[str, Any]) -> tuple[int, ...]:
-        return tuple(dimension(text).evaluate(known) for text in self.description["shape"])
+        operands = known["operands"]
+        return tuple(dimension(text).evaluate(operands) for text in self.description["shape"])
 
     def _matrix(self, known, indptr, places, values) -> sp.csr_matrix | sp.coo_array:
         """Put the result together as SciPy holds it."""
@@ -352,12 +363,12 @@ class ResultPlan:
         self._kernel, self._limit = kernel, limit
         deciding = kernel.description.get("deciding", ())
         self._indices, self._deciding = {}, {}
-        for arg in kernel._phases["work"].metadata["args"]:
+        for arg in kernel._signature.parameters:
             name = arg["name"]
             if arg.get("index_of") is not None:
-                self._indices[name] = _array(known[name]).copy()
+                self._indices[name] = _array(known["operands"][name]).copy()
             elif name in deciding:
-                self._deciding[name] = _array(known[name]).copy()
+                self._deciding[name] = _array(known["operands"][name]).copy()
         self._shape = kernel._shape(known)
         self._structure = kernel._count(known) if structure is None else structure
         self.nnz = self._structure["result_nnz"]
@@ -392,7 +403,7 @@ class ResultPlan:
         """Refuse operands that give the result another structure than was planned for."""
         name = self._kernel.description["name"]
         for array, planned in self._indices.items():
-            if not np.array_equal(np.from_dlpack(known[array]), planned):
+            if not np.array_equal(_array(known["operands"][array]), planned):
                 raise ValueError(
                     f"{name}: argument {array!r}: expected the index array that was planned for, found "
                     "another one; make a new plan"
@@ -404,7 +415,7 @@ class ResultPlan:
                 f"found {shape}; make a new plan"
             )
         for other, planned in self._deciding.items():
-            if not np.array_equal(_array(known[other]), planned, equal_nan=True):
+            if not np.array_equal(_array(known["operands"][other]), planned, equal_nan=True):
                 raise ValueError(
                     f"{name}: argument {other!r}: expected the values that were planned for, which decide "
                     "which entries there are, found others; make a new plan"
