@@ -16,7 +16,6 @@ from ..runtime import Executable, compile, lower, resolve_target
 from ..schedule import SparseSchedule
 from ..schedule.iterations import find_iteration
 from ..schedule.trace import IterationHandle
-from ..transform import FuseFollowers
 
 __all__ = [
     "build_decomposed",
@@ -75,10 +74,7 @@ def scheduled(
     program = _specialized(program, features)
     resolved = resolve_target(target)
     schedules = schedules_for(operator, resolved)
-    lowered = lower(program)
-    if resolved.kind.name == "cuda":
-        lowered = FuseFollowers()(lowered)
-    schedule = Schedule(lowered)
+    schedule = Schedule(getattr(schedules, "lowered", lower)(program))
     schedules.schedule(schedule, target=resolved, name=program.name, **options)
     return schedule
 

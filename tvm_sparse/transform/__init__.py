@@ -16,6 +16,7 @@ from .mask_lanes import MaskLanes
 from .natural_arguments import AcceptNaturalArguments
 from .pipeline import PIPELINE_NAME, tvm_sparse_pipeline
 from .reduction_init import HoistReductionInit
+from .separate_searches import SeparateSearches
 from .share_inner import ShareInner
 from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
@@ -40,6 +41,7 @@ __all__ = [
     "MaskLanes",
     "MergeOuterLoops",
     "PeelVectorTail",
+    "SeparateSearches",
     "ShareInner",
     "SkipPaddingTests",
     "StackLocals",
