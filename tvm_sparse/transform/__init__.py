@@ -10,6 +10,7 @@ from .hold_tile import HoldTile
 from .horizontal_fusion import FuseRowLoops, MergeOuterLoops
 from .keep_rolled import KeepRolled
 from .kernel_fusion import FuseKernels
+from .launch_checks import CheckLaunches
 from .lower_sparse_buffer import LowerSparseBuffer
 from .lower_sparse_iteration import LowerSparseIteration
 from .mask_lanes import MaskLanes
@@ -26,6 +27,7 @@ __all__ = [
     "PIPELINE_NAME",
     "AcceptNaturalArguments",
     "BalanceRows",
+    "CheckLaunches",
     "DropEmptyLoops",
     "FitStack",
     "FuseFollowers",

@@ -22,6 +22,7 @@ from .hold_tile import HoldTile
 from .horizontal_fusion import FuseRowLoops, MergeOuterLoops
 from .keep_rolled import KeepRolled
 from .kernel_fusion import FuseKernels
+from .launch_checks import CheckLaunches
 from .lower_sparse_buffer import LowerSparseBuffer
 from .mask_lanes import MaskLanes
 from .narrow_threads import NarrowThreads
@@ -182,6 +183,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
     functions += [
         s_tir.transform.MergeSharedMemoryAllocations(),
         tirx.transform.SplitHostDevice(),
+        CheckLaunches(),
         tirx.transform.MakePackedAPI(),
         tirx.transform.FP8StorageLegalize(),
         tirx.transform.BF16StorageLegalize(),
