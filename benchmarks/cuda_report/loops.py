@@ -39,7 +39,19 @@ _LANE = "lane"
 _MULTIPLIES = {"FFMA": 1, "FMUL": 1, "DFMA": 1, "DMUL": 1, "HFMA2": 2, "HMUL2": 2}
 _SHUFFLES = ("SHFL", "REDUX")
 _FLOAT_ADDS = ("FADD", "DADD", "HADD2")
-_CONTROL = ("BRA", "BSSY", "BSYNC", "ISETP", "PLOP3", "EXIT", "NOP", "WARPSYNC", "BREAK", "CALL", "RET")
+_CONTROL = (
+    "BRA",
+    "BSSY",
+    "BSYNC",
+    "ISETP",
+    "PLOP3",
+    "EXIT",
+    "NOP",
+    "WARPSYNC",
+    "BREAK",
+    "CALL",
+    "RET",
+)
 _CONVERSIONS = ("F2F", "F2FP", "PRMT", "I2F", "F2I")
 _WRITES_NOTHING = ("STG", "STS", "STL", "RED", "REDG", "BRA", "EXIT", "BAR", "BSSY", "BSYNC", "NOP")
 
@@ -133,9 +145,7 @@ def _region_cost(
     if not indices or not multiplies:
         return None
     distinct = {place: _WARP if _LANE in sources[place] else groups for place in loads}
-    entries = sum(
-        loads[place].bits / 8 / index_bytes * distinct[place] for place in indices
-    )
+    entries = sum(loads[place].bits / 8 / index_bytes * distinct[place] for place in indices)
     passes = max(1.0, features * entries / (_WARP * multiplies))
     scale = passes / entries
     loaded = sum(one.bits / 8 * distinct[place] for place, one in loads.items())

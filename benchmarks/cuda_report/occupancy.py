@@ -82,9 +82,7 @@ def occupancy(arch: str, threads: int, registers: int, shared: int = 0) -> float
     of_warp = _round_up(max(registers, 1) * _WARP, limits.register_unit)
     of_partition = limits.registers // limits.partitions // of_warp
     by_registers = of_partition * limits.partitions // warps
-    by_shared = limits.shared // (
-        _round_up(shared, limits.shared_unit) + limits.shared_reserved
-    )
+    by_shared = limits.shared // (_round_up(shared, limits.shared_unit) + limits.shared_reserved)
     blocks = min(limits.blocks, limits.warps // warps, by_registers, by_shared)
     return blocks * warps / limits.warps
 
