@@ -16,14 +16,26 @@ from ..runtime import Executable, compile, lower, resolve_target
 from ..schedule import SparseSchedule
 from ..schedule.iterations import find_iteration
 from ..schedule.trace import IterationHandle
+from ..transform import FuseFollowers
 
-__all__ = ["build_decomposed", "build_default", "cpu_schedules", "decompose"]
+__all__ = [
+    "build_decomposed",
+    "build_default",
+    "cpu_schedules",
+    "decompose",
+    "scheduled",
+    "schedules_for",
+]
 
 
 def build_default(
-    operator: str, program: SparseFunc, target: Any = "llvm", features: int | None = None
+    operator: str,
+    program: SparseFunc,
+    target: Any = "llvm",
+    features: int | None = None,
+    **options: Any,
 ) -> Executable:
-    """Compile a program with an operator's default CPU schedule.
+    """Compile a program with an operator's default schedule.
 
     Parameters
     ----------
@@ -32,9 +44,11 @@ def build_default(
     program : SparseFunc
         The operator's program, specialised or not.
     target : str, dict or tvm.target.Target
-        The CPU.
+        A CPU or a CUDA device.
     features : int, optional
         Feature width to compile for; left as it is by default.
+    **options
+        For the operator's schedule, such as ``tile``.
 
     Returns
     -------
@@ -44,13 +58,29 @@ def build_default(
     Raises
     ------
     ValueError
-        If the target is no CPU or the feature width no size.
+        If the target is of another kind or the feature width no size.
     """
+    resolved = resolve_target(target)
+    return compile(scheduled(operator, program, resolved, features, **options), resolved)
+
+
+def scheduled(
+    operator: str,
+    program: SparseFunc,
+    target: Any = "llvm",
+    features: int | None = None,
+    **options: Any,
+) -> Schedule:
+    """Lower a program and apply an operator's default schedule; parameters as in :func:`build_default`."""
     program = _specialized(program, features)
-    resolved = _cpu_target(target)
-    schedule = Schedule(lower(program))
-    cpu_schedules(operator).schedule(schedule, target=resolved, name=program.name)
-    return compile(schedule, resolved)
+    resolved = resolve_target(target)
+    schedules = schedules_for(operator, resolved)
+    lowered = lower(program)
+    if resolved.kind.name == "cuda":
+        lowered = FuseFollowers()(lowered)
+    schedule = Schedule(lowered)
+    schedules.schedule(schedule, target=resolved, name=program.name, **options)
+    return schedule
 
 
 def build_decomposed(
@@ -156,6 +186,28 @@ def _cpu_target(target: Any) -> Target:
     if resolved.kind.name != "llvm":
         raise ValueError(f"target: expected a CPU (llvm), found {resolved.kind.name}")
     return resolved
+
+
+def schedules_for(operator: str, target: Target) -> ModuleType:
+    """Return the schedules of an operator for the kind of a target.
+
+    Parameters
+    ----------
+    operator : str
+        ``__name__`` of the operator's module, or the last part of it.
+    target : tvm.target.Target
+        A CPU or a CUDA device.
+
+    Raises
+    ------
+    ValueError
+        If there are no schedules for such a target.
+    """
+    folders = {"llvm": "cpu", "cuda": "cuda"}
+    kind = target.kind.name
+    if kind not in folders:
+        raise ValueError(f"target: expected a CPU (llvm) or cuda, found {kind}")
+    return import_module(f".{folders[kind]}.{operator.rpartition('.')[2]}", __package__)
 
 
 def cpu_schedules(operator: str) -> ModuleType:

@@ -4,6 +4,7 @@ from .balance import BalanceRows, Grain
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
 from .full_blocks import SkipPaddingTests
+from .fuse_followers import FuseFollowers
 from .hoist_index_loads import HoistIndexLoads
 from .hold_tile import HoldTile
 from .horizontal_fusion import FuseRowLoops, MergeOuterLoops
@@ -26,6 +27,7 @@ __all__ = [
     "BalanceRows",
     "DropEmptyLoops",
     "FitStack",
+    "FuseFollowers",
     "FuseKernels",
     "FuseRowLoops",
     "Grain",

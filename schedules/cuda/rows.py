@@ -1,0 +1,162 @@
+"""Rows of a dense result on CUDA: features across threads and in their registers, rows across warps.
+
+What SpMM, segment reduction and the parts of formats share. A row is summed in registers and written
+once; values of the gathered operand are loaded as vectors into registers first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.ir import Expr, Var
+
+from .tiles import RowTile
+
+__all__ = ["bind_rows", "default_tile", "feature_width", "gathered_operand", "tile_row"]
+
+#: Bytes of the widest load or store.
+_MOVE_BYTES = 16
+
+Loop = s_tir.schedule.LoopRV
+Block = s_tir.schedule.SBlockRV
+
+
+def tile_row(sch: s_tir.Schedule, block: Block, tile: RowTile) -> None:
+    """Sum the rows of a block in registers, features across threads.
+
+    Before and after, for the sum over the entries ``j`` of a row::
+
+        for j, k in T.grid(entries, f):     for k0 in range(ceildiv(f, tile.width)):
+            C[i, k] += A[j] * B[col[j], k]      for lane in T.thread_binding(lanes, "threadIdx.x"):
+                                                    for v, k in T.grid(vectors, vector): acc[v, k] = 0
+                                                    for j in range(entries):
+                                                        for v in range(vectors):
+                                                            b[v, 0:vector] = B[col[j], ...]
+                                                        for v, k in T.grid(vectors, vector):
+                                                            acc[v, k] += A[j] * b[v, k]
+                                                    for v in range(vectors):
+                                                        C[i, ...] = acc[v, 0:vector]
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        The schedule.
+    block : SBlockRV
+        The block inside the loops over entries (reductions) and features, in this order.
+    tile : RowTile
+        The tile.
+    """
+    # 1. Registers: sums, what becomes of them, and gathered values.
+    held = lambda k: ((k % tile.width) // (tile.lanes * tile.vector), k % tile.vector)  # noqa: E731
+    computed = [block, *sch.get_consumers(block)]
+    store = sch.cache_write(computed[-1], 0, "local")
+    for each in computed:
+        sch.transform_layout(each, ("write", 0), held, assume_injective_transform=True)
+    load = _gather(sch, block, held) if tile.vector > 1 else None
+
+    # 2. The same loops around each: tiles and lanes outside, vectors inside.
+    cut = [_cut(sch, each, tile) for each in (*computed, store)]
+    if load is not None:
+        sch.merge(_cut(sch, load, tile).innermost_entry, cut[0].innermost_entry)
+    sch.merge(sch.get_loops(block)[1], *(each.lane for each in cut[1:]))
+
+    # 3. Threads, registers, vectors.
+    sch.bind(sch.get_loops(block)[1], "threadIdx.x")
+    for each in computed:
+        for register in sch.get_loops(each)[-2:]:
+            sch.unroll(register)
+    for each in (load, store):
+        if each is not None:
+            *_, group, value = sch.get_loops(each)
+            sch.unroll(group)
+            _vectorize(sch, each, value)
+    sch.decompose_reduction(block, sch.get_loops(block)[2])
+
+
+def bind_rows(sch: s_tir.Schedule, row: Loop, count: int) -> tuple[Loop, Loop]:
+    """Bind a loop over rows: `count` rows to the ``threadIdx.y`` of each ``blockIdx.x``."""
+    block, inner = sch.split(row, [None, count])
+    sch.bind(block, "blockIdx.x")
+    sch.bind(inner, "threadIdx.y")
+    return block, inner
+
+
+def feature_width(sch: s_tir.Schedule, loop: Loop) -> int | None:
+    """Return the extent of a loop over features; None where it is known at run time only."""
+    extent = sch.get(loop).extent
+    return int(extent) if isinstance(extent, tirx.IntImm) else None
+
+
+def bits_of(sch: s_tir.Schedule, block: Block) -> int:
+    """Return the width of the values of the operand that a block gathers, else of its result."""
+    number = gathered_operand(sch, block)
+    found = sch.get(block)
+    source = (found.writes[0] if number is None else found.reads[number]).source
+    return int(source.dtype.bits)
+
+
+def gathered_operand(sch: s_tir.Schedule, block: Block) -> int | None:
+    """Return which read of a block varies with its innermost loop: the rows of the dense operand."""
+    found = sch.get(block)
+    feature = found.iter_vars[-1].var
+    written = found.writes[0].source
+    for number, region in enumerate(found.reads):
+        if region.source.same_as(written) or len(region.region) != 1:
+            continue
+        if _uses(region.region[0].min, feature):
+            return number
+    return None
+
+
+def _uses(expr: Expr, var: Var) -> bool:
+    found: list[Var] = []
+    tvm_ffi.structural_walk(expr, (Var, found.append))
+    return any(each.same_as(var) for each in found)
+
+
+def default_tile(sch: s_tir.Schedule, block: Block) -> RowTile:
+    """Return the default tile of the innermost block of an iteration."""
+    return RowTile.of_width(feature_width(sch, sch.get_loops(block)[-1]), bits_of(sch, block))
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Loops over tiles of features: the threads along a row, and the innermost one over entries."""
+
+    lane: Loop
+    innermost_entry: Loop
+
+
+def _cut(sch: s_tir.Schedule, block: Block, tile: RowTile) -> _Cut:
+    """Order the loops of a block: tiles, lanes, entries, vectors, values of a vector."""
+    *entries, feature = sch.get_loops(block)
+    vectors, value = sch.split(feature, [None, tile.vector])
+    outer, vector, lane = sch.split(vectors, [None, tile.vectors, tile.lanes])
+    sch.reorder(outer, lane, *entries, vector, value)
+    return _Cut(lane, entries[-1] if entries else lane)
+
+
+def _gather(sch: s_tir.Schedule, block: Block, held: Callable) -> Block | None:
+    """Load the values of the gathered operand that a step needs into registers."""
+    number = gathered_operand(sch, block)
+    if number is None:
+        return None
+    iterators = sch.get(block).iter_vars
+    index_map = tirx.IndexMap.from_func(
+        lambda *places: (*places[:-1], *held(places[-1])),
+        ndim=len(iterators),
+        index_dtype=str(iterators[0].var.ty.dtype),
+    )
+    return sch.reindex_cache_read(block, number, "local", index_map)
+
+
+def _vectorize(sch: s_tir.Schedule, block: Block, value: Loop) -> None:
+    """Move the values of a vector at once, or in moves of the widest kind."""
+    most = _MOVE_BYTES * 8 // int(sch.get(block).writes[0].source.dtype.bits)
+    if int(sch.get(value).extent) > most:
+        group, value = sch.split(value, [None, most])
+        sch.unroll(group)
+    sch.vectorize(value)
