@@ -8,14 +8,16 @@ gives the scheduled module that the package itself would compile. A kernel with 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import tvm
+from tvm.target import Target
 
 from tvm_sparse import SparseSchedule, schedules
 from tvm_sparse.formats import Hyb
-from tvm_sparse.schedules.cuda import parts
+from tvm_sparse.schedules._build import scheduled
+from tvm_sparse.schedules.cuda import RowTile, parts, vector_width
 
 __all__ = [
     "DTYPES",
@@ -126,6 +128,8 @@ def tile_grid(
     found = []
     for case in default_kernels(operators, features, dtypes, ["int32"]):
         found.append(case)
+        tiles = _GRIDS.get((case.operator, case.variant), lambda case: ())(case)
+        found += [replace(case, tile=tuple(tile.items())) for tile in tiles]
     return found
 
 
@@ -153,9 +157,20 @@ def _cases(
     fixed = _VARIANTS[operator][variant]
     for dtype in dtypes:
         for index_dtype in index_dtypes:
-            for width in features:
-                wide = width * ITEM_BYTES[dtype] % 16 == 0
-                yield KernelCase(operator, variant, dtype, index_dtype, width, **fixed(wide))
+            for width in features if operator in _HAS_FEATURES else [None]:
+                own = fixed(width, width is not None and width * ITEM_BYTES[dtype] % 16 == 0)
+                yield KernelCase(operator, variant, dtype, index_dtype, width, **own)
+
+
+# From a case to its module
+
+
+def _rows(case: KernelCase) -> tvm.IRModule:
+    """Schedule an operator on a matrix in CSR."""
+    operator = {"segment_sum": "segment_reduce"}.get(case.operator, case.operator)
+    program = getattr(schedules, operator).program(dtype=case.dtype, index_dtype=case.index_dtype)
+    tile = RowTile(**dict(case.tile)) if case.tile else None
+    return scheduled(f"schedules.{operator}", program, _TARGET, case.features, tile=tile).mod
 
 
 def _hyb_spmm(case: KernelCase) -> tvm.IRModule:
@@ -168,9 +183,46 @@ def _hyb_spmm(case: KernelCase) -> tvm.IRModule:
     return schedule.mod
 
 
-_VARIANTS: dict[str, dict[str, Callable[[bool], Mapping[str, Any]]]] = {
-    "spmm": {"hyb": lambda wide: {"formats": Hyb(1, _HYB_WIDTHS)}},
+# Other tile sizes
+
+
+def _row_tiles(case: KernelCase) -> Iterator[dict[str, int]]:
+    """Yield other numbers of vectors of a thread, and of threads of a block."""
+    default = RowTile.of_width(case.features, 8 * case.value_bytes)
+    vector = vector_width(case.features, 8 * case.value_bytes)
+    for vectors in (1, 2, 4):
+        lanes = -(-case.features // (vector * vectors))
+        if 1 <= lanes <= 32:
+            for threads in (128, 256, 512):
+                tile = RowTile(vector, lanes, vectors, max(1, threads // lanes))
+                if tile != default:
+                    yield asdict(tile)
+
+
+def _lane_tiles(case: KernelCase) -> Iterator[dict[str, int]]:
+    """Yield other numbers of lanes that share a row."""
+    for lanes in (1, 2, 4, 16, 32):
+        yield asdict(RowTile(1, lanes, 1, 256 // lanes))
+
+
+_TARGET = Target({"kind": "cuda", "arch": "sm_80"})
+_HAS_FEATURES = ("spmm", "segment_sum")
+_VARIANTS: dict[str, dict[str, Callable[[int | None, bool], Mapping[str, Any]]]] = {
+    "spmv": {"csr": lambda width, wide: {}},
+    "spmm": {
+        "csr": lambda width, wide: {"wide_loads": wide, "bounded": wide and width >= 32},
+        "hyb": lambda width, wide: {"formats": Hyb(1, _HYB_WIDTHS)},
+    },
+    "segment_sum": {"csr": lambda width, wide: {"wide_loads": wide}},
 }
 _BUILDERS: dict[tuple[str, str], Callable[[KernelCase], tvm.IRModule]] = {
+    ("spmv", "csr"): _rows,
+    ("spmm", "csr"): _rows,
     ("spmm", "hyb"): _hyb_spmm,
+    ("segment_sum", "csr"): _rows,
+}
+_GRIDS: dict[tuple[str, str], Callable[[KernelCase], Iterator[dict[str, int]]]] = {
+    ("spmv", "csr"): _lane_tiles,
+    ("spmm", "csr"): _row_tiles,
+    ("segment_sum", "csr"): _row_tiles,
 }

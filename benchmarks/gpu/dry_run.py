@@ -49,7 +49,9 @@ assert found and all((here / "kernels" / kernel.file).is_file() for kernel in fo
 Emulate = Callable[[tvm.IRModule], Executable]
 
 
-def dry_run(folder: Path, cases: Sequence[KernelCase], emulate: Emulate, arch: str = "sm_90") -> dict:
+def dry_run(
+    folder: Path, cases: Sequence[KernelCase], emulate: Emulate, arch: str = "sm_90"
+) -> dict:
     """Pack a kit into a folder, run it there, and return its results.
 
     Parameters
@@ -82,7 +84,9 @@ def dry_run(folder: Path, cases: Sequence[KernelCase], emulate: Emulate, arch: s
     missing = {case.operator for case in cases} - ours
     if status or refused or missing:
         failed = [section.get("failed") for section in results["sections"].values()]
-        raise RuntimeError(f"dry run: status {status}, failed {failed}, refused {refused}, {missing}")
+        raise RuntimeError(
+            f"dry run: status {status}, failed {failed}, refused {refused}, {missing}"
+        )
     return results
 
 

@@ -89,7 +89,9 @@ def pack(
     (folder / "manifest.json").write_text(json.dumps(listed, indent=1))
     size = folder_bytes(folder)
     if size > LIMIT:
-        raise ValueError(f"the kit has {size >> 20} MiB, more than {LIMIT >> 20}; give fewer kernels")
+        raise ValueError(
+            f"the kit has {size >> 20} MiB, more than {LIMIT >> 20}; give fewer kernels"
+        )
     return size
 
 

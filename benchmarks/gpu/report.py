@@ -13,7 +13,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from .kit.contenders import OURS, PEER, TILE
-from .kit.table import SUMMARY_HEADS, best, by_problem, ratio, summary
+from .kit.table import GOAL_HEADS, SUMMARY_HEADS, best, by_problem, goals, ratio, summary
 
 __all__ = ["markdown", "plot", "write"]
 
@@ -65,6 +65,8 @@ def markdown(results: dict[str, Any]) -> str:
         "cold time. Results were checked against float64.",
         "",
         *_table(SUMMARY_HEADS, summary(results)),
+        "",
+        *_table(GOAL_HEADS, goals(results)),
     ]
     for name, section in results["sections"].items():
         groups = by_problem(section["rows"])
@@ -78,7 +80,9 @@ def plot(rows: Sequence[Row], operator: str, path: Path) -> None:
     groups = [(key, found) for key, found in by_problem(rows).items() if ratio(found, [OURS, TILE])]
     labels = [" ".join(str(part) for part in key[1:] if part is not None) for key, _ in groups]
     figure, panel = plt.subplots(figsize=(8, 1.5 + 0.28 * len(groups)))
-    for place, (kinds, label) in enumerate((([OURS], "default tiles"), ([OURS, TILE], "best tiles"))):
+    for place, (kinds, label) in enumerate(
+        (([OURS], "default tiles"), ([OURS, TILE], "best tiles"))
+    ):
         values = [ratio(found, kinds) or 0 for _, found in groups]
         places = [index + 0.4 * place for index in range(len(groups))]
         bars = panel.barh(places, values, 0.38, label=label)

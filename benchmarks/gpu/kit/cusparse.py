@@ -26,7 +26,7 @@ _TYPES = {"torch.float32": 0, "torch.float64": 1, "torch.float16": 2, "torch.bfl
 def spmm(torch: Any, arrays: dict[str, Any], algorithm: int) -> Callable[[], Any]:
     """Return a call that computes ``a @ b`` for ``a`` in CSR."""
     library = _Library(torch)
-    result = torch.empty(arrays["m"], arrays["b"].shape[1], dtype=arrays["b"].dtype, device="cuda")
+    result = arrays["b"].new_empty(arrays["m"], arrays["b"].shape[1])
     sparse = library.csr(arrays, arrays["a"], arrays["m"], arrays["n"])
     operands = (sparse, library.dense(arrays["b"]), library.dense(result))
     run = library.product("SpMM", (_KEEP, _KEEP), operands, algorithm)
@@ -36,7 +36,7 @@ def spmm(torch: Any, arrays: dict[str, Any], algorithm: int) -> Callable[[], Any
 def spmv(torch: Any, arrays: dict[str, Any], algorithm: int) -> Callable[[], Any]:
     """Return a call that computes ``a @ x`` for ``a`` in CSR."""
     library = _Library(torch)
-    result = torch.empty(arrays["m"], dtype=arrays["x"].dtype, device="cuda")
+    result = arrays["x"].new_empty(arrays["m"])
     sparse = library.csr(arrays, arrays["a"], arrays["m"], arrays["n"])
     operands = (sparse, library.vector(arrays["x"]), library.vector(result))
     run = library.product("SpMV", (_KEEP,), operands, algorithm)
@@ -46,7 +46,7 @@ def spmv(torch: Any, arrays: dict[str, Any], algorithm: int) -> Callable[[], Any
 def sddmm(torch: Any, arrays: dict[str, Any], algorithm: int) -> Callable[[], Any]:
     """Return a call that computes the dot products of ``x`` and ``y`` at the entries of a structure."""
     library = _Library(torch)
-    result = torch.empty(arrays["nnz"], dtype=arrays["x"].dtype, device="cuda")
+    result = arrays["x"].new_empty(arrays["nnz"])
     sparse = library.csr(arrays, result, arrays["m"], arrays["n"])
     operands = (library.dense(arrays["x"]), library.dense(arrays["y"]), sparse)
     run = library.product("SDDMM", (_KEEP, _TRANSPOSE), operands, algorithm)

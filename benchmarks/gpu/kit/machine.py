@@ -97,6 +97,7 @@ class Gpu(Machine):
     """The first GPU that PyTorch sees."""
 
     is_gpu = True
+    device = "cuda"
     _WARM_CALLS = 20
     _BUSY_CYCLES = 400_000  # some 200 microseconds, in which Python launches what is timed
 
@@ -108,7 +109,7 @@ class Gpu(Machine):
         self.torch = torch
         properties = torch.cuda.get_device_properties(0)
         cache = getattr(properties, "L2_cache_size", 0) or 64 << 20
-        self._flushed = torch.empty(2 * cache // 4, dtype=torch.int32, device="cuda")
+        self._flushed = torch.empty(2 * cache // 4, dtype=torch.int32, device=self.device)
 
     def describe(self) -> dict[str, Any]:
         properties = self.torch.cuda.get_device_properties(0)
@@ -125,17 +126,17 @@ class Gpu(Machine):
         }
 
     def array(self, values: np.ndarray, dtype: str | None = None) -> Any:
-        made = self.torch.from_numpy(np.ascontiguousarray(values)).cuda()
+        made = self.torch.from_numpy(np.ascontiguousarray(values)).to(self.device)
         return made if dtype is None else made.to(getattr(self.torch, dtype))
 
     def random(self, shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
-        generator = self.torch.Generator(device="cuda").manual_seed(seed)
-        made = self.torch.randn(shape, generator=generator, device="cuda")
+        generator = self.torch.Generator(device=self.device).manual_seed(seed)
+        made = self.torch.randn(shape, generator=generator, device=self.device)
         return made.to(getattr(self.torch, dtype))
 
     def unset(self, shape: tuple[int, ...], dtype: str) -> Any:
         kind = getattr(self.torch, dtype)
-        return self.torch.full(shape, float("nan"), dtype=kind, device="cuda")
+        return self.torch.full(shape, float("nan"), dtype=kind, device=self.device)
 
     def padded(self, values: Any, places: np.ndarray) -> Any:
         return self.torch.cat((values.new_zeros(1), values))[self.array(places).long()]
@@ -171,7 +172,7 @@ class Gpu(Machine):
 
     def limits(self, size: int) -> Limits:
         torch = self.torch
-        source = torch.zeros(size * size * 8, dtype=torch.float32, device="cuda")
+        source = torch.randn(size * size * 8, device=self.device)
         target = torch.empty_like(source)
         copied = self.time(lambda: target.copy_(source), 0.5).cold
         moved = 2 * source.numel() * source.element_size() / copied
@@ -179,7 +180,7 @@ class Gpu(Machine):
         flops = {}
         for dtype in ("float16", "bfloat16", "tf32", "float32"):
             kind = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
-            left, right = (torch.randn(size, size, device="cuda").to(kind) for _ in range(2))
+            left, right = (torch.randn(size, size, device=self.device).to(kind) for _ in range(2))
             with self.matrix_mode(dtype):
                 seconds = self.time(lambda left=left, right=right: left @ right, 0.5).warm
             flops[dtype] = 2 * size**3 / seconds

@@ -78,7 +78,7 @@ def _sddmm(torch: Any, machine: Machine, problem: Problem, graph: Graph) -> Peer
 
     def sampled() -> Callable[[], Any]:
         shape = (arrays["m"], arrays["n"])
-        zeros = torch.zeros(arrays["nnz"], dtype=arrays["x"].dtype, device="cuda")
+        zeros = arrays["x"].new_zeros(arrays["nnz"])
         pattern = torch.sparse_csr_tensor(arrays["indptr"], arrays["indices"], zeros, shape)
         right = arrays["y"].t()
         return lambda: torch.sparse.sampled_addmm(pattern, arrays["x"], right, beta=0.0).values()
@@ -129,9 +129,7 @@ def _bsr_spmm(torch: Any, machine: Machine, problem: Problem, matrix: BlockMatri
     def triton_blocks() -> Callable[[], Any]:
         from .triton_blocks import bsr_spmm  # noqa: PLC0415
 
-        result = torch.full(
-            (matrix.rows, dense.shape[1]), float("nan"), dtype=dense.dtype, device="cuda"
-        )
+        result = dense.new_full((matrix.rows, dense.shape[1]), float("nan"))
 
         def run() -> Any:
             bsr_spmm(values, pointers, indices, dense, result)

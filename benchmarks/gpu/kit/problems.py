@@ -161,7 +161,7 @@ def _dot_products(machine: Machine, graph: Graph, arrays: dict[str, Any]) -> Any
         return np.einsum("ij,ij->i", x[rows], y[columns])
     torch = machine.torch
     rows, columns = machine.array(rows).long(), arrays["indices"].long()
-    found = torch.empty(graph.entries, dtype=torch.float64, device="cuda")
+    found = arrays["x"].new_empty(graph.entries, dtype=torch.float64)
     step = 1 << 20
     for begin in range(0, graph.entries, step):
         part = slice(begin, begin + step)
@@ -177,7 +177,7 @@ def _sums(machine: Machine, graph: Graph, x: Any) -> Any:
         np.add.at(found, rows, np.asarray(x, np.float64))
         return found
     torch = machine.torch
-    found = torch.zeros(graph.rows, x.shape[1], dtype=torch.float64, device="cuda")
+    found = x.new_zeros(graph.rows, x.shape[1], dtype=torch.float64)
     step = 1 << 20
     numbers = machine.array(rows).long()
     for begin in range(0, graph.entries, step):
@@ -192,7 +192,7 @@ def _dense(machine: Machine, matrix: BlockMatrix, values: Any) -> Any:
     shape = (matrix.rows // block, matrix.columns // block, block, block)
     if machine.is_gpu:
         torch = machine.torch
-        dense = torch.zeros(shape, dtype=values.dtype, device="cuda")
+        dense = values.new_zeros(shape)
         dense[machine.array(rows).long(), machine.array(matrix.indices).long()] = values
         return dense.permute(0, 2, 1, 3).reshape(matrix.rows, matrix.columns).contiguous()
     dense = np.zeros(shape, values.dtype)

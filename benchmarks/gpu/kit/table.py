@@ -3,16 +3,47 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .contenders import OURS, PEER, TILE
 
-__all__ = ["SUMMARY_HEADS", "by_problem", "geometric_mean", "lines", "summary"]
+__all__ = [
+    "GOAL_HEADS",
+    "SUMMARY_HEADS",
+    "best",
+    "by_problem",
+    "geometric_mean",
+    "goals",
+    "lines",
+    "ratio",
+    "summary",
+]
 
 Row = dict[str, Any]
 
 SUMMARY_HEADS = ("operator", "dtype", "problems", "ratio, cold", "ratio, warm", "best tiles, cold")
+
+GOAL_HEADS = ("goal", "at least", "default tiles", "best tiles", "problems")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a ratio of times shall be, in geometric mean over problems, with the cache flushed."""
+
+    name: str
+    operator: str
+    least: float
+    ours: tuple[str, ...] = ("",)
+    peers: tuple[str, ...] = ("",)
+
+
+GOALS = (
+    Goal("SpMM on hyb / cuSPARSE", "spmm", 1.5, ("hyb",), ("cusparse", "torch csr", "cupy")),
+    Goal("SDDMM / best peer", "sddmm", 1.5),
+    Goal("BSR SpMM / Triton", "bsr_spmm", 1.0, peers=("triton",)),
+)
 
 
 def by_problem(rows: Iterable[Row]) -> dict[tuple, list[Row]]:
@@ -24,9 +55,17 @@ def by_problem(rows: Iterable[Row]) -> dict[tuple, list[Row]]:
     return found
 
 
-def best(rows: Sequence[Row], kinds: Sequence[str], when: str = "cold") -> Row | None:
-    """Return the fastest row of some kinds; None where none was measured."""
-    timed = [row for row in rows if row["kind"] in kinds and f"{when}_seconds" in row]
+def best(
+    rows: Sequence[Row], kinds: Sequence[str], when: str = "cold", names: Sequence[str] = ("",)
+) -> Row | None:
+    """Return the fastest row of some kinds, whose names begin so; None where none was measured."""
+    timed = [
+        row
+        for row in rows
+        if row["kind"] in kinds
+        and f"{when}_seconds" in row
+        and row["contender"].startswith(tuple(names))
+    ]
     return min(timed, key=lambda row: row[f"{when}_seconds"], default=None)
 
 
@@ -34,11 +73,11 @@ def ratio(
     rows: Sequence[Row],
     kinds: Sequence[str],
     when: str = "cold",
-    is_peer: Callable[[Row], bool] = lambda row: True,
+    names: Sequence[str] = ("",),
+    peers: Sequence[str] = ("",),
 ) -> float | None:
     """Return the time of the best peer over ours."""
-    ours = best(rows, kinds, when)
-    peer = best([row for row in rows if is_peer(row)], [PEER], when)
+    ours, peer = best(rows, kinds, when, names), best(rows, [PEER], when, peers)
     if ours is None or peer is None:
         return None
     return peer[f"{when}_seconds"] / ours[f"{when}_seconds"]
@@ -53,17 +92,40 @@ def geometric_mean(values: Iterable[float | None]) -> float:
 def summary(results: dict[str, Any]) -> list[list[str]]:
     """Return for each operator and dtype the geometric mean of the best peer's time over ours."""
     groups: dict[tuple[str, str], list[list[Row]]] = {}
-    for section in results["sections"].values():
-        for (operator, _, _, dtype), rows in by_problem(section["rows"]).items():
-            groups.setdefault((operator, dtype), []).append(rows)
+    for (operator, _, _, dtype), rows in _all_problems(results):
+        groups.setdefault((operator, dtype), []).append(rows)
     lines = []
     for (operator, dtype), cases in groups.items():
         means = [
             geometric_mean(ratio(rows, kinds, when) for rows in cases)
             for kinds, when in (([OURS], "cold"), ([OURS], "warm"), ([OURS, TILE], "cold"))
         ]
-        lines.append([operator, dtype, str(len(cases)), *(f"{mean:.2f}" for mean in means)])
+        lines.append([operator, dtype, str(len(cases)), *map(_number, means)])
     return lines
+
+
+def goals(results: dict[str, Any]) -> list[list[str]]:
+    """Return for each goal what was reached."""
+    lines = []
+    for goal in GOALS:
+        groups = [rows for key, rows in _all_problems(results) if key[0] == goal.operator]
+        found = {
+            kinds: [ratio(rows, kinds, "cold", goal.ours, goal.peers) for rows in groups]
+            for kinds in ((OURS,), (OURS, TILE))
+        }
+        count = sum(value is not None for value in found[OURS, TILE])
+        means = [_number(geometric_mean(values)) for values in found.values()]
+        lines.append([goal.name, f"{goal.least:.1f}", *means, str(count)])
+    return lines
+
+
+def _all_problems(results: dict[str, Any]) -> list[tuple[tuple, list[Row]]]:
+    sections = results["sections"].values()
+    return [item for section in sections for item in by_problem(section["rows"]).items()]
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2f}"
 
 
 def lines(results: dict[str, Any]) -> list[str]:
@@ -86,7 +148,7 @@ def lines(results: dict[str, Any]) -> list[str]:
     rows = [list(heads)]
     for section in results["sections"].values():
         rows += [_line(key, group) for key, group in by_problem(section["rows"]).items()]
-    rows += [[], list(SUMMARY_HEADS), *summary(results)]
+    rows += [[], list(SUMMARY_HEADS), *summary(results), [], list(GOAL_HEADS), *goals(results)]
     widths = [
         max((len(row[k]) for row in rows if k < len(row)), default=0) for k in range(len(heads))
     ]

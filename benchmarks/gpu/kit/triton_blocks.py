@@ -45,13 +45,13 @@ def _bsr_spmm(
     columns = tl.program_id(1) * TILE + tl.arange(0, TILE)
     within = tl.arange(0, BLOCK)
     inside = columns[None, :] < features
-    begin = tl.load(indptr + row)
-    end = tl.load(indptr + row + 1)
+    begin = tl.load(indptr + row).to(tl.int64)
+    end = tl.load(indptr + row + 1).to(tl.int64)
     total = tl.zeros((BLOCK, TILE), dtype=tl.float32)
     offsets = within[:, None] * BLOCK + within[None, :]
     for place in range(begin, end):
         column = tl.load(indices + place).to(tl.int64)
-        left = tl.load(values + place.to(tl.int64) * (BLOCK * BLOCK) + offsets)
+        left = tl.load(values + place * (BLOCK * BLOCK) + offsets)
         rows = column * BLOCK + within
         right = tl.load(dense + rows[:, None] * features + columns[None, :], mask=inside, other=0.0)
         total = tl.dot(left, right, total, input_precision="tf32")
