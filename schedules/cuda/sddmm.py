@@ -131,11 +131,6 @@ def schedule(
         extent = sch.get(feature).extent
         features = int(extent) if isinstance(extent, tirx.IntImm) else None
         tile = DotTile.of_width(features, bits_of(sch, block))
-    searches = sch.get_producers(entries)
-    for search in searches:
-        _hold_together(sch, search, tile)
-    _sum_dot(sch, block, tile)
-
     (entry,) = sch.get_loops(entries)
     outer, _, group = sch.split(entry, [None, tile.entries, tile.groups])
     sch.bind(outer, "blockIdx.x")
@@ -143,8 +138,9 @@ def schedule(
     for finish in sch.get_consumers(entries):
         sch.set_scope(entries, 0, "local")
         sch.reverse_compute_at(finish, group)
-    for search in searches:
+    for search in sch.get_producers(entries):
         _stage_searches(sch, search, outer, tile)
+    _sum_dot(sch, block, tile)
 
 
 def lowered(program: SparseFunc) -> tvm.ir.IRModule:
@@ -181,19 +177,15 @@ def _cut(sch: s_tir.Schedule, block: Block, tile: DotTile) -> Loop:
     return lane
 
 
-def _hold_together(sch: s_tir.Schedule, search: Block, tile: DotTile) -> None:
-    """Keep what is found for the entries of a thread block in shared memory."""
+def _stage_searches(sch: s_tir.Schedule, search: Block, outer: Loop, tile: DotTile) -> None:
+    """Search the rows of a thread block's entries with all of its threads, into shared memory."""
     count = tile.entries * tile.groups
+    sch.compute_at(search, outer)
     sch.set_scope(search, 0, "shared")
     sch.transform_layout(
         search, ("write", 0), lambda entry: (entry % count,), assume_injective_transform=True
     )
-
-
-def _stage_searches(sch: s_tir.Schedule, search: Block, outer: Loop, tile: DotTile) -> None:
-    """Search the rows of a thread block's entries with all of its threads."""
-    sch.compute_at(search, outer)
-    entry = sch.get_loops(search)[-1]
+    (*_, entry) = sch.get_loops(search)
     _, group, lane = sch.split(entry, [None, tile.groups, tile.lanes])
     sch.bind(group, "threadIdx.y")
     sch.bind(lane, "threadIdx.x")
