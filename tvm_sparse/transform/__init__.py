@@ -5,6 +5,7 @@ from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
 from .full_blocks import SkipPaddingTests
 from .fuse_followers import FuseFollowers
+from .guard_loads import GuardLoads
 from .hoist_index_loads import HoistIndexLoads
 from .hold_tile import HoldTile
 from .horizontal_fusion import FuseRowLoops, MergeOuterLoops
@@ -14,11 +15,13 @@ from .launch_checks import CheckLaunches
 from .lower_sparse_buffer import LowerSparseBuffer
 from .lower_sparse_iteration import LowerSparseIteration
 from .mask_lanes import MaskLanes
+from .narrow_threads import NarrowThreads
 from .natural_arguments import AcceptNaturalArguments
 from .pipeline import PIPELINE_NAME, tvm_sparse_pipeline
 from .reduction_init import HoistReductionInit
 from .separate_searches import SeparateSearches
 from .share_inner import ShareInner
+from .shuffle_masks import NameShuffleMasks
 from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
 from .vector_tail import PeelVectorTail
@@ -34,6 +37,7 @@ __all__ = [
     "FuseKernels",
     "FuseRowLoops",
     "Grain",
+    "GuardLoads",
     "HoistIndexLoads",
     "HoistReductionInit",
     "HoldTile",
@@ -42,6 +46,8 @@ __all__ = [
     "LowerSparseIteration",
     "MaskLanes",
     "MergeOuterLoops",
+    "NameShuffleMasks",
+    "NarrowThreads",
     "PeelVectorTail",
     "SeparateSearches",
     "ShareInner",

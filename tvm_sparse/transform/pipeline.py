@@ -17,6 +17,7 @@ from .balance import BalanceRows
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
 from .full_blocks import SkipPaddingTests
+from .guard_loads import GuardLoads
 from .hoist_index_loads import HoistIndexLoads
 from .hold_tile import HoldTile
 from .horizontal_fusion import FuseRowLoops, MergeOuterLoops
@@ -132,6 +133,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         s_tir.transform.LowerOpaqueBlock(),
     ]
     loops = [
+        GuardLoads(),
         HoldTile(),
         SumLanes(),
         ShareInner(),
