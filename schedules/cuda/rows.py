@@ -17,7 +17,7 @@ from tvm.ir import Expr, Var
 from ...ir import SparseFunc
 from ...runtime import lower
 from ...transform import FuseFollowers
-from .tiles import RowTile
+from .tiles import THREADS, RowTile
 
 __all__ = [
     "bind_rows",
@@ -27,6 +27,7 @@ __all__ = [
     "gathered_operands",
     "load_registers",
     "lowered",
+    "share_elements",
     "tile_row",
     "vectorize_moves",
 ]
@@ -100,6 +101,16 @@ def bind_rows(sch: s_tir.Schedule, row: Loop, count: int) -> tuple[Loop, Loop]:
     sch.bind(block, "blockIdx.x")
     sch.bind(inner, "threadIdx.y")
     return block, inner
+
+
+def share_elements(sch: s_tir.Schedule, block: Block) -> None:
+    """Give each thread an element of an elementwise iteration."""
+    *_, feature = loops = sch.get_loops(block)
+    if feature_width(sch, feature) == 0:
+        return  # nothing to compute
+    outer, thread = sch.split(sch.fuse(*loops), [None, THREADS])
+    sch.bind(outer, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
 
 
 def feature_width(sch: s_tir.Schedule, loop: Loop) -> int | None:

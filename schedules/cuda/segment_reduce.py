@@ -9,7 +9,7 @@ from . import spmm
 from .rows import lowered
 from .tiles import RowTile
 
-__all__ = ["lowered", "schedule"]
+__all__ = ["lowered", "schedule", "space"]
 
 
 def schedule(
@@ -34,3 +34,13 @@ def schedule(
         Name of the sparse iteration.
     """
     spmm.schedule(sch, tile=tile, target=target, name=name)
+
+
+def space(
+    sch: s_tir.Schedule,
+    *,
+    target: Target | str | dict | None = None,
+    name: str = "segment_sum",
+) -> list[s_tir.Schedule]:
+    """Return the variants to tune, those of SpMM."""
+    return spmm.space(sch, target=target, name=name)

@@ -6,10 +6,10 @@ from tvm import s_tir
 from tvm.target import Target
 
 from ..cpu.rows import row_and_entry_blocks
-from .rows import bind_rows, default_tile, lowered, tile_row
-from .tiles import RowTile
+from .rows import bind_rows, default_tile, lowered, share_elements, tile_row
+from .tiles import WARP, RowTile
 
-__all__ = ["lowered", "schedule"]
+__all__ = ["lowered", "schedule", "space"]
 
 
 def schedule(
@@ -49,3 +49,26 @@ def schedule(
     tile = tile or default_tile(sch, block)
     tile_row(sch, block, tile)
     bind_rows(sch, row, tile.rows)
+    for follower in sch.get_consumers(rows):
+        share_elements(sch, follower)
+
+
+def space(
+    sch: s_tir.Schedule,
+    *,
+    target: Target | str | dict | None = None,
+    name: str = "spmm",
+) -> list[s_tir.Schedule]:
+    """Return the variants to tune: blocks of 128 to 512 threads, one to four vectors a thread."""
+    _, block = row_and_entry_blocks(sch, name)
+    default = default_tile(sch, block)
+    vectors = default.lanes * default.vectors
+    found = []
+    for threads in (128, 256, 512):
+        for held in (1, 2, 4):
+            lanes = min(WARP, -(-vectors // held))
+            tile = RowTile(default.vector, lanes, held, max(1, threads // lanes))
+            variant = s_tir.Schedule(sch.mod)
+            schedule(variant, tile=tile, target=target, name=name)
+            found.append(variant)
+    return found

@@ -6,10 +6,10 @@ from tvm import s_tir
 from tvm.target import Target
 
 from ..cpu.rows import row_and_entry_blocks
-from .rows import bind_rows, lowered
+from .rows import bind_rows, lowered, share_elements
 from .tiles import THREADS, RowTile
 
-__all__ = ["DEFAULT_TILE", "lowered", "schedule"]
+__all__ = ["DEFAULT_TILE", "lowered", "schedule", "space"]
 
 #: Rows of graphs and meshes hold some ten entries: lanes beyond that would idle.
 DEFAULT_TILE = RowTile(vector=1, lanes=8, vectors=1, rows=THREADS // 8)
@@ -64,8 +64,26 @@ def schedule(
         outer, inner = sch.split(row, [None, tile.rows])
         sch.bind(outer, "blockIdx.x")
         sch.bind(inner, "threadIdx.x")
-        return
-    bind_rows(sch, row, tile.rows)
-    (entry,) = sch.get_loops(block)
-    _, lane = sch.split(entry, [None, tile.lanes])
-    sch.bind(lane, "threadIdx.x")
+    else:
+        bind_rows(sch, row, tile.rows)
+        (entry,) = sch.get_loops(block)
+        _, lane = sch.split(entry, [None, tile.lanes])
+        sch.bind(lane, "threadIdx.x")
+    for follower in sch.get_consumers(rows):
+        share_elements(sch, follower)
+
+
+def space(
+    sch: s_tir.Schedule,
+    *,
+    target: Target | str | dict | None = None,
+    name: str = "spmv",
+) -> list[s_tir.Schedule]:
+    """Return the variants to tune: one to 32 lanes a row."""
+    found = []
+    for lanes in (1, 2, 4, 8, 16, 32):
+        variant = s_tir.Schedule(sch.mod)
+        tile = RowTile(1, lanes, 1, THREADS // lanes)
+        schedule(variant, tile=tile, target=target, name=name)
+        found.append(variant)
+    return found
