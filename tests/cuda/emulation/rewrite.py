@@ -41,7 +41,9 @@ _NAMED_CAST = re.compile(rf"\b(?:reinterpret|static|const)_cast\s*<\s*{_TYPE}\s*
 _TEMPLATE_VALUE = re.compile(r"(?<![\w<])T\s+(?=\w+\s*[,)])")
 _INT_CAST = re.compile(r"\(\s*int\s*\)\s*(?=[\w(&*+~!-])")
 _ATTRIBUTES = r"(?:__\w+__\s*\((?:[^()]|\([^()]*\))*\)\s*)*"
-_FUNCTION = re.compile(rf"__(?:global|device)__\b[^;{{}}()]*?{_ATTRIBUTES}[^;{{}}()]*?\b(?!__)(\w+)\s*\(")
+_FUNCTION = re.compile(
+    rf"__(?:global|device)__\b[^;{{}}()]*?{_ATTRIBUTES}[^;{{}}()]*?\b(?!__)(\w+)\s*\("
+)
 _KERNEL = re.compile(rf"__global__\s+void\s+({_ATTRIBUTES})(\w+)\s*\(([^()]*)\)\s*\{{")
 _LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*(\d+)")
 _ALIGNED = r"(?:(?:alignas|__align__)\s*\(\s*(\d+)\s*\)\s*)?"
