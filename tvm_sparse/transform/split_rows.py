@@ -351,28 +351,42 @@ class _Found:
 def _row(stmt: tirx.Stmt, indptr: Var) -> _Row:
     """Take the body of a row apart."""
     around: list[For | tirx.AttrStmt] = []
-    while isinstance(stmt, For | tirx.AttrStmt) and not _reads(_head(stmt), indptr):
-        around.append(stmt)
-        stmt = stmt.body
-    parts = list(stmt.seq) if isinstance(stmt, tirx.SeqStmt) else [stmt]
-    reductions = [
-        k for k, part in enumerate(parts) if isinstance(part, For) and _loops_over(part, indptr)
-    ]
-    if len(reductions) != 1:
-        raise SparseProgramError(
-            f"expected a row with one loop over its entries {indptr.name}[i] to {indptr.name}[i + 1], "
-            f"found {len(reductions)}"
-        )
-    (at,) = reductions
-    return _Row(tuple(around), tuple(parts[:at]), parts[at], tuple(parts[at + 1 :]))
+    before: list[tirx.Stmt] = []
+    after: list[tirx.Stmt] = []
+    while not _is_reduction(stmt, indptr):
+        if isinstance(stmt, For | tirx.AttrStmt) and not (isinstance(stmt, For) and before + after):
+            around.append(stmt)
+            after = _by_first_thread(stmt, after)
+            stmt = stmt.body
+            continue
+        parts = list(stmt.seq) if isinstance(stmt, tirx.SeqStmt) else []
+        holding = [k for k, part in enumerate(parts) if _holds_reduction(part, indptr)]
+        if len(holding) != 1:
+            raise SparseProgramError(
+                f"expected a row with one loop over its entries {indptr.name}[i] to {indptr.name}[i + 1]"
+            )
+        before, after = [*before, *parts[: holding[0]]], [*parts[holding[0] + 1 :], *after]
+        stmt = parts[holding[0]]
+    return _Row(tuple(around), tuple(before), stmt, tuple(after))
 
 
-def _head(stmt: For | tirx.AttrStmt) -> Expr:
-    return stmt.extent if isinstance(stmt, For) else stmt.value
+def _by_first_thread(outer: For | tirx.AttrStmt, after: list[tirx.Stmt]) -> list[tirx.Stmt]:
+    """What stood after the threads of a row, as one of them does it."""
+    if isinstance(outer, For) or not after:
+        return after
+    var = outer.node.var
+    first = tirx.EQ(var, tirx.const(0, str(var.ty.dtype)))
+    return [tirx.IfThenElse(first, _sequence(after), None)]
 
 
-def _loops_over(loop: For, indptr: Var) -> bool:
-    return _reads(loop.extent, indptr)
+def _is_reduction(stmt: tirx.Stmt, indptr: Var) -> bool:
+    return isinstance(stmt, For) and _reads(stmt.extent, indptr)
+
+
+def _holds_reduction(stmt: tirx.Stmt, indptr: Var) -> bool:
+    found: list[For] = []
+    tvm_ffi.structural_walk(stmt, (For, found.append))
+    return any(_is_reduction(loop, indptr) for loop in found)
 
 
 def _reads(node: object, buffer: Var) -> bool:
