@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
-from .arrays import is_cupy_matrix
+from .arrays import is_cupy_matrix, is_torch
 from .binding import Binding
 from .device_arrays import DeviceArray, allocator_like, device_array, device_number
 from .device_matrices import unpack_on_device
-from .minimal import CudaLaunch, cuda_refusal, cuda_tensor, current_stream
+from .minimal import cuda_refusal, cuda_tensor, current_stream, on_stream
 from .sparse_arguments import SparseArrays
 
 __all__ = ["DeviceBinding", "Launcher"]
@@ -134,29 +134,44 @@ class Launcher:
     ----------
     function : tvm_ffi.Function
         The compiled function.
-    metadata : dict
-        Of the executable: its architectures.
+    described : dict
+        Metadata of the function.
+    architectures : list of str
+        For which there is device code.
     """
 
-    def __init__(self, function: tvm_ffi.Function, metadata: dict) -> None:
+    def __init__(
+        self, function: tvm_ffi.Function, described: dict, architectures: Sequence[str]
+    ) -> None:
         self._function = function
-        self._metadata = metadata
+        self._places = [i for i, arg in enumerate(described["args"]) if arg["kind"] == "buffer"]
+        self._held = {"architectures": list(architectures)}
         self._usable: set[int] = set()
 
     def __call__(self, *args: Any) -> None:
         """Call with ready arrays."""
-        arrays = [value for value in args if hasattr(value, "__dlpack_device__")]
+        arrays = [args[place] for place in self._places]
         device = next((n for array in arrays if (n := device_number(array)) is not None), 0)
+        if all(isinstance(array, tvm_ffi.Tensor) or is_torch(array) for array in arrays):
+            self._check_device(device)
+            self._function(*args)  # which takes the stream of PyTorch's tensors, or else TVM's
+            return
         stream = current_stream(arrays, device)
-        ready = [cuda_tensor(v, stream) if hasattr(v, "__dlpack_device__") else v for v in args]
+        ready = list(args)
+        for place in self._places:
+            ready[place] = cuda_tensor(args[place], stream)
         self.launch(device, stream, ready)
 
     def launch(self, device: int, stream: int, args: Sequence[Any]) -> None:
         """Call with tensors on a device, on a stream."""
-        if device not in self._usable:
-            refusal = cuda_refusal(self._metadata, device)
-            if refusal is not None:
-                raise ValueError(f"the kernel {refusal}")
-            self._usable.add(device)
-        with CudaLaunch(device, stream):
+        self._check_device(device)
+        with on_stream(device, stream):
             self._function(*args)
+
+    def _check_device(self, device: int) -> None:
+        if device in self._usable:
+            return
+        refusal = cuda_refusal(self._held, device)
+        if refusal is not None:
+            raise ValueError(f"the kernel {refusal}")
+        self._usable.add(device)

@@ -6,17 +6,17 @@ that there is to check.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tvm
 import tvm_ffi
 
+from .arrays import is_cupy, is_cupy_matrix, is_sparse_matrix, is_torch
 from .minimal import CUDA_ALIGNMENT
 from .signature import Signature
 
-__all__ = ["device_ready_check"]
+__all__ = ["device_ready_check", "ready_addresses"]
 
 _TENSOR_TYPES = (tvm_ffi.Tensor, tvm.runtime.Tensor)
 
@@ -29,12 +29,15 @@ def device_ready_check(signature: Signature) -> Callable[[Sequence[Any]], bool]:
     which nothing is known beyond ``__dlpack__``.
     """
     count = len(signature.parameters)
-    buffers = [signature.position[p["name"]] for p in signature.buffers]
+    buffers = [
+        (signature.position[p["name"]], signature.dtypes[p["name"]].itemsize)
+        for p in signature.buffers
+    ]
     outputs = signature.output_positions
     pairs = [
         (output, other)
         for output in outputs
-        for other in buffers
+        for other, _ in buffers
         if other != output and not (other in outputs and other < output)
     ]
     structures = [
@@ -51,15 +54,14 @@ def device_ready_check(signature: Signature) -> Callable[[Sequence[Any]], bool]:
     def check(args: Sequence[Any]) -> bool:
         if len(args) != count:
             return False
-        ranges = {}
-        for place in buffers:
-            found = _range(args[place])
-            if found is None or found[0] % CUDA_ALIGNMENT:
+        begins, ends = {}, {}
+        for place, itemsize in buffers:
+            found = ready_addresses(args[place], itemsize)
+            if found is None:
                 return False
-            ranges[place] = found
+            begins[place], ends[place] = found
         for output, other in pairs:
-            (begin, end), (other_begin, other_end) = ranges[output], ranges[other]
-            if begin < other_end and other_begin < end:
+            if begins[output] < ends[other] and begins[other] < ends[output]:
                 return False
         for holds, pointers_at, indices_at, extents in structures:
             indptr = None if pointers_at is None else args[pointers_at]
@@ -72,17 +74,18 @@ def device_ready_check(signature: Signature) -> Callable[[Sequence[Any]], bool]:
     return check
 
 
-def _range(array: Any) -> tuple[int, int] | None:
-    """Return the addresses of a contiguous array on a GPU, None for what needs binding."""
-    if type(array) in _TENSOR_TYPES:
+def ready_addresses(array: Any, itemsize: int | None = None) -> tuple[int, int] | None:
+    """Return where a contiguous array on a GPU begins and ends, None for what needs binding."""
+    kind = type(array)
+    if kind in _TENSOR_TYPES:
         begin = array.data_ptr()
-        return begin, begin + array.numel() * tvm_ffi.dtype(str(array.dtype)).itemsize
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    if torch is not None and type(array) is torch.Tensor:
-        if not array.is_cuda or array.requires_grad or array.layout is not torch.strided:
+        size = array.numel() * (itemsize or array.dtype.itemsize)
+    elif is_torch(array):
+        if not array.is_cuda or array.requires_grad or is_sparse_matrix(array):
             return None
-        begin = array.data_ptr()
-        return begin, begin + array.numel() * array.element_size()
-    if cupy is not None and type(array) is cupy.ndarray:
-        return array.data.ptr, array.data.ptr + array.nbytes
-    return None
+        begin, size = array.data_ptr(), array.numel() * array.element_size()
+    elif is_cupy(array) and not is_cupy_matrix(array):
+        begin, size = array.data.ptr, array.nbytes
+    else:
+        return None
+    return None if begin % CUDA_ALIGNMENT else (begin, begin + size)

@@ -9,6 +9,8 @@ from .device_arrays import allocator_like
 from .device_binding import DeviceBinding, Launcher
 from .device_calls import device_ready_check
 from .kernel_function import KernelFunction
+from .minimal import KeepDevice
+from .prepared_on_device import PreparedOnDevice
 
 __all__ = ["DeviceKernelFunction"]
 
@@ -44,13 +46,15 @@ class DeviceKernelFunction(KernelFunction):
         refusal: str | None = None,
     ) -> None:
         super().__init__(name, function, metadata, validate)
+        self._prepared = PreparedOnDevice(self._signature)
         self._refusal = refusal
 
     def __call__(self, *args: Any, validate: str | None = None, **kwargs: Any) -> Any:
         """Run the kernel."""
         if self._refusal is not None:
             raise ValueError(f"{self.name}: the kernel {self._refusal}")
-        return super().__call__(*args, validate=validate, **kwargs)
+        with KeepDevice():
+            return super().__call__(*args, validate=validate, **kwargs)
 
     def _ready_check(self) -> Callable[[Sequence[Any]], bool]:
         return device_ready_check(self._signature)
