@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,16 +19,14 @@ from tvm_sparse.runtime.minimal import array_to_tensor
 
 from .compiler import compile_kernels, runtime_library
 from .entries import kernel_module
+from .errors import EmulationError
 from .host import SplitModule, build_host, split
 
 __all__ = ["EmulatedSource", "EmulationError", "emulated", "emulated_source", "running_order"]
 
+_one_call = threading.Lock()  # the emulator knows the arrays of one call
+
 DEFAULT_TARGET = {"kind": "cuda", "arch": "sm_80"}
-
-
-@tvm_ffi.register_error
-class EmulationError(RuntimeError):
-    """A kernel did what CUDA does not allow, or what has no defined result."""
 
 
 def emulated(program: Any, target: Any = None) -> Any:
@@ -67,7 +66,7 @@ def _emulated(programs: list[Any], target: Any) -> list[Executable]:
         metadata = {
             "version": 1,
             "functions": describe_functions(module),
-            "target": {"kind": "cuda", "arch": arch},
+            "target": {"kind": "emulated cuda", "arch": arch},
             "cpu_features": [],
         }
         made.append(
@@ -157,7 +156,7 @@ def emulated_source(source: str, arch: str = "sm_80") -> EmulatedSource:
     >>> kernels["twice"](1, 5, 0, x)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    tests.cuda.emulation.callables.EmulationError: kernel twice: out-of-bounds read of x: index 4 ...
+    tests.cuda.emulation.errors.EmulationError: kernel twice: out-of-bounds read of x: index 4 ...
     """
     text, kernels = kernel_module(source, arch)
     (library,) = compile_kernels([text])
@@ -179,6 +178,7 @@ def running_order(order: str, seed: int = 0) -> Iterator[None]:
 def _known_arrays(names: Sequence[str], arguments: Sequence[Any]) -> Iterator[None]:
     """Tell the emulator the arrays of a call."""
     runtime = runtime_library()
+    _one_call.acquire()
     for name, argument in zip(names, arguments):
         if isinstance(argument, tvm_ffi.Tensor | tvm.runtime.Tensor):
             size = (
@@ -190,6 +190,7 @@ def _known_arrays(names: Sequence[str], arguments: Sequence[Any]) -> Iterator[No
         yield
     finally:
         runtime.emulation_forget_arrays()
+        _one_call.release()
 
 
 @contextlib.contextmanager

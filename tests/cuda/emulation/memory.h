@@ -12,6 +12,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "execution.h"
+
 namespace emulation {
 
 // What is known of the last accesses to a few adjacent bytes; checks.cpp says how it is read.
@@ -60,6 +62,7 @@ struct Ptr;
 
 template <class T>
 struct Ref {
+  using Number = T;
   const Buffer* buffer;
   char* at;
   int line;
@@ -135,6 +138,18 @@ Ptr<U> ptr_cast(const Ptr<T>& pointer, int line = __builtin_LINE()) {
 template <class U, class T>
 U* ptr_cast(T* local, int = 0) {
   return reinterpret_cast<U*>(const_cast<std::remove_cv_t<T>*>(local));
+}
+
+// A cast to int, which must not change the value.
+template <class N>
+int narrowed(const N& number, int line = __builtin_LINE()) {
+  if constexpr (std::is_class_v<N>) {
+    return narrowed(static_cast<typename N::Number>(number), line);
+  } else if constexpr (std::is_integral_v<N> && sizeof(N) >= sizeof(int)) {
+    if (static_cast<N>(static_cast<int>(number)) != number || (std::is_unsigned_v<N> && number > N(INT32_MAX)))
+      fail(line, "overflow of a cast to int: %lld", static_cast<long long>(number));
+  }
+  return static_cast<int>(number);
 }
 
 // Arrays of shared memory.
