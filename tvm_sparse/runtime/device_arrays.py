@@ -17,7 +17,7 @@ import numpy as np
 import tvm
 import tvm_ffi
 
-from .arrays import CUDA_DEVICE_TYPES, device_name, is_cupy, is_torch, numpy_dtype
+from .arrays import CUDA_DEVICE_TYPES, device_name, is_cupy, is_cupy_matrix, is_torch, numpy_dtype
 from .minimal import CUDA_ALIGNMENT, cuda_tensor, current_stream
 
 __all__ = ["DeviceArray", "allocate_on", "allocator_like", "device_array", "device_number"]
@@ -193,10 +193,10 @@ def framework_on_device(values: Sequence[Any]) -> str:
 
 def device_number(value: Any) -> int | None:
     """The number of the GPU that holds an array or sparse matrix, None for other values."""
-    values = getattr(value, "data", value) if is_cupy(value) else value
-    if is_torch(value):
-        return value.device.index if value.is_cuda else None
-    find = getattr(values, "__dlpack_device__", None)
+    if is_torch(value):  # sparse tensors have no __dlpack_device__
+        return value.device.index if value.device.type == "cuda" else None
+    array = value.data if is_cupy_matrix(value) else value
+    find = getattr(array, "__dlpack_device__", None)
     if find is None:
         return None
     kind, number = find()

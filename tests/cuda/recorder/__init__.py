@@ -68,7 +68,7 @@ class Recorder:
         return path
 
     def kernels(self, source: str) -> Path:
-        """Compile what stands for kernels: ``void f(void** arguments, unsigned* grid, unsigned* block)``."""
+        """Compile what stands for kernels: ``void f(void** args, unsigned* grid, unsigned* block)``."""
         path = self.folder / "kernels.c"
         path.write_text(source)
         return self._library("kernels.so", path)
