@@ -8,6 +8,7 @@ call (a copy, a conversion) runs on its current stream, as the kernel itself.
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -99,7 +100,7 @@ class DeviceArray:
         elif is_cupy(self.source):
             copy = self.source.copy(order="C")
         elif self.is_contiguous:
-            copy = allocate_on("tvm", self.device, self.shape, str(self.tensor.dtype))
+            copy = allocate_on(self.device, self.shape, str(self.tensor.dtype))
             _as_tvm(self.tensor).copyto(copy)
         else:
             raise ValueError(f"{label}: contiguous array required, found a strided one")
@@ -158,37 +159,32 @@ def device_array(
     return DeviceArray(value, _plain(tensor, value))
 
 
-def allocate_on(framework: str, device: int, shape: Sequence[int], dtype: str) -> Any:
-    """Allocate an array of ``"torch"``, ``"cupy"`` or ``"tvm"`` on a GPU."""
-    if framework == "torch":
-        torch = sys.modules["torch"]
-        return torch.empty(tuple(shape), dtype=getattr(torch, dtype), device=f"cuda:{device}")
-    if framework == "cupy":
-        cupy = sys.modules["cupy"]
-        with cupy.cuda.Device(device):
-            return cupy.empty(tuple(shape), numpy_dtype(dtype))
+def allocate_on(device: int, shape: Sequence[int], dtype: str) -> tvm.runtime.Tensor:
+    """Allocate a tensor of TVM on a GPU."""
     return tvm.runtime.empty(tuple(shape), dtype, tvm.cuda(device))
 
 
 def allocator_like(values: Sequence[Any]) -> Callable[[Sequence[int], str], Any]:
-    """Return what allocates results: PyTorch tensors if an input is one, CuPy arrays if one is, else TVM's.
+    """Return what allocates results on the GPU that holds the first of these inputs.
 
-    They lie on the device of the first array on a GPU.
+    As PyTorch tensors if an input is one, as CuPy arrays if one is, else as TVM tensors.
     """
-    framework = framework_on_device(values)
+    tensor = next((value for value in values if is_torch(value)), None)
+    if tensor is not None:
+        torch = sys.modules["torch"]
+        return lambda shape, dtype: torch.empty(
+            tuple(shape), dtype=getattr(torch, dtype), device=tensor.device
+        )
     device = next((number for value in values if (number := device_number(value)) is not None), 0)
+    if not any(is_cupy(value) for value in values):
+        return functools.partial(allocate_on, device)
 
     def allocate(shape: Sequence[int], dtype: str) -> Any:
-        return allocate_on(framework, device, shape, dtype)
+        cupy = sys.modules["cupy"]
+        with cupy.cuda.Device(device):
+            return cupy.empty(tuple(shape), numpy_dtype(dtype))
 
     return allocate
-
-
-def framework_on_device(values: Sequence[Any]) -> str:
-    """Return the framework in which results for these inputs are allocated."""
-    if any(is_torch(value) for value in values):
-        return "torch"
-    return "cupy" if any(is_cupy(value) for value in values) else "tvm"
 
 
 def device_number(value: Any) -> int | None:

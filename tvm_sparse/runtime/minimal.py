@@ -32,7 +32,7 @@ import platform
 import re
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -573,15 +573,14 @@ def _capabilities() -> list[str]:
     return found
 
 
-def current_stream(arrays: Iterable[Any], device: int) -> int:
+def current_stream(arrays: Sequence[Any], device: int) -> int:
     """Return the stream on which the framework of arrays works now: PyTorch's, CuPy's, else TVM's."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    for module, type_name in ((torch, "Tensor"), (cupy, "ndarray")):
-        kind = getattr(module, type_name, ())
-        if module is not None and any(isinstance(array, kind) for array in arrays):
-            if module is torch:
-                return torch.cuda.current_stream(device).cuda_stream
-            return cupy.cuda.get_current_stream(device).ptr
+    tensor, ndarray = getattr(torch, "Tensor", ()), getattr(cupy, "ndarray", ())
+    if any(isinstance(array, tensor) and array.is_cuda for array in arrays):
+        return torch.cuda.current_stream(device).cuda_stream
+    if any(isinstance(array, ndarray) for array in arrays):
+        return cupy.cuda.get_current_stream(device).ptr
     return tvm_ffi.get_raw_stream(tvm_ffi.device("cuda", device))
 
 
