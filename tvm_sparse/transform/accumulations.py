@@ -75,6 +75,8 @@ def aliases_of(body: tirx.Stmt) -> dict[Var, Var]:
 
     def note(block: SBlock) -> None:
         for match in block.match_buffers:
+            if len(match.buffer.ty.shape) != len(match.source.source.ty.shape):
+                continue  # a view of lower rank, as tensor intrinsics take of their operands
             if tvm_ffi.structural_equal(match, match_all(match.buffer, match.source.source)):
                 found[match.buffer] = match.source.source
 
