@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Call, Expr, TensorLoad, Var
+from tvm.sym import Analyzer
 
-__all__ = ["Factor", "Nest", "at", "conjunction", "read_nest", "uses"]
+__all__ = ["Factor", "Nest", "at", "buffers_loaded", "read_nest", "stride", "uses"]
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,20 @@ class Factor:
     load: TensorLoad
     conditions: tuple[Expr, ...]
 
+    @property
+    def buffer(self) -> Var:
+        """Where it is stored."""
+        return self.load.source
+
+    @property
+    def index(self) -> Expr:
+        """At which place."""
+        return self.load.indices[0]
+
 
 @dataclass(frozen=True)
 class Nest:
-    """``result[...] = init`` and, for all reduced variables, ``+=`` the product of the factors.
+    """``result[index] = init`` and, for all reduced variables, ``+=`` the product of the factors.
 
     Attributes
     ----------
@@ -49,8 +60,6 @@ class Nest:
         Where in it.
     init : Expr
         What the sum begins with.
-    init_conditions : tuple of Expr
-        All must hold for the result to be there.
     """
 
     loop: tirx.For
@@ -63,7 +72,13 @@ class Nest:
     result: Var
     index: Expr
     init: Expr
-    init_conditions: tuple[Expr, ...]
+
+    @property
+    def expressions(self) -> list[Expr]:
+        """All expressions of the nest that load something."""
+        extents = [extent for _, extent in (*self.outer, *self.inner)]
+        loads = [expr for factor in self.factors for expr in (factor.load, *factor.conditions)]
+        return [*extents, *loads, *self.conditions, self.index, self.init]
 
 
 def read_nest(sch: s_tir.Schedule, blocks: Sequence[s_tir.schedule.SBlockRV]) -> Nest | None:
@@ -79,16 +94,16 @@ def read_nest(sch: s_tir.Schedule, blocks: Sequence[s_tir.schedule.SBlockRV]) ->
     if len(blocks) != 2:
         return None
     around, within = (sch.get(block) for block in blocks)
-    loops = [sch.get(loop) for loop in sch.get_loops(blocks[0])]
-    if within.init is None or not _binds_loops(sch, blocks):
+    nest = sch.get(sch.get_loops(blocks[0])[0])
+    if within.init is None or not all(_binds_loops(sch, nest, block) for block in blocks):
         return None
     conditions, store = _guarded_store(within.body)
-    init_conditions, init = _guarded_store(within.init)
+    _, init = _guarded_store(within.init)
     factors = _factors(store) if store is not None else None
     if factors is None or init is None or len(store.indices) != 1:
         return None
     return Nest(
-        loops[0],
+        nest,
         around.name_hint,
         _variables(around),
         _variables(within),
@@ -98,13 +113,12 @@ def read_nest(sch: s_tir.Schedule, blocks: Sequence[s_tir.schedule.SBlockRV]) ->
         store.buffer,
         store.indices[0],
         init.value,
-        init_conditions,
     )
 
 
 def at(expr: Expr, values: Mapping[Var, Expr | int]) -> Expr:
     """Return an expression with values put in for variables, each in the type of its variable."""
-    typed = {var: _as(value, str(var.ty.dtype)) for var, value in values.items()}
+    typed = {var: _in_type(value, str(var.ty.dtype)) for var, value in values.items()}
     return tvm_ffi.structural_map(expr, (Var, lambda var: typed.get(var, var)))
 
 
@@ -115,15 +129,25 @@ def uses(expr: Expr, *variables: Var) -> bool:
     return any(var.same_as(wanted) for var in found for wanted in variables)
 
 
-def conjunction(conditions: Sequence[Expr]) -> Expr:
-    """Return whether all conditions hold; true for none."""
-    if not conditions:
-        return tirx.const(True, "bool")
-    first, *others = conditions
-    return tirx.And(first, conjunction(others)) if others else first
+def buffers_loaded(expressions: Sequence[Expr]) -> list[Var]:
+    """Return the buffers that expressions load from, each once."""
+    found: dict[Var, None] = {}
+
+    def note(load: TensorLoad) -> None:
+        found[load.source] = None
+
+    for expr in expressions:
+        tvm_ffi.structural_walk(expr, (TensorLoad, note))
+    return list(found)
 
 
-def _as(value: Expr | int, dtype: str) -> Expr:
+def stride(index: Expr, var: Var) -> int | None:
+    """Return the constant by which an index grows with a variable, or None."""
+    step = Analyzer().simplify(at(index, {var: 1}) - at(index, {var: 0}))
+    return int(step) if isinstance(step, tirx.IntImm) else None
+
+
+def _in_type(value: Expr | int, dtype: str) -> Expr:
     if isinstance(value, int):
         return tirx.const(value, dtype)
     return value if str(value.ty.dtype) == dtype else tirx.Cast(dtype, value)
@@ -133,17 +157,8 @@ def _variables(block: s_tir.SBlock) -> tuple[tuple[Var, Expr], ...]:
     return tuple((iter_var.var, iter_var.dom.extent) for iter_var in block.iter_vars)
 
 
-def _binds_loops(sch: s_tir.Schedule, blocks: Sequence[s_tir.schedule.SBlockRV]) -> bool:
-    """Whether each variable of the blocks is a loop, in order: nothing is scheduled yet."""
-    for block in blocks:
-        values = sch.get_sref(block).parent and _realize(sch, block).iter_values
-        loops = [sch.get(loop).loop_var for loop in sch.get_loops(block)]
-        if len(values) != len(loops) or not all(map(Var.same_as, loops, values)):
-            return False
-    return True
-
-
-def _realize(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> s_tir.SBlockRealize:
+def _binds_loops(sch: s_tir.Schedule, nest: tirx.For, block: s_tir.schedule.SBlockRV) -> bool:
+    """Whether each variable of a block is a loop, in order: nothing is scheduled yet."""
     wanted = sch.get(block)
     found: list[s_tir.SBlockRealize] = []
 
@@ -151,8 +166,10 @@ def _realize(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> s_tir.SBloc
         if realize.block.same_as(wanted):
             found.append(realize)
 
-    tvm_ffi.structural_walk(sch.get(sch.get_loops(block)[0]), (s_tir.SBlockRealize, note))
-    return found[0]
+    tvm_ffi.structural_walk(nest, (s_tir.SBlockRealize, note))
+    loops = [sch.get(loop).loop_var for loop in sch.get_loops(block)]
+    values = found[0].iter_values
+    return len(values) == len(loops) and all(map(Var.same_as, loops, values))
 
 
 def _guarded_store(stmt: tirx.Stmt) -> tuple[tuple[Expr, ...], tirx.BufferStore | None]:
@@ -200,12 +217,16 @@ def _factor(expr: Expr) -> Factor | None:
     while not isinstance(expr, TensorLoad):
         if isinstance(expr, tirx.Cast):
             expr = expr.value
-        elif isinstance(expr, Call) and expr.op.name == "prim.if_then_else" and _is_zero(expr.args[2]):
+        elif _is_choice(expr) and _is_zero(expr.args[2]):
             conditions += _conjuncts(expr.args[0])
             expr = expr.args[1]
         else:
             return None
     return Factor(expr, tuple(conditions)) if len(expr.indices) == 1 else None
+
+
+def _is_choice(expr: Expr) -> bool:
+    return isinstance(expr, Call) and expr.op.name == "prim.if_then_else"
 
 
 def _is_zero(expr: Expr) -> bool:

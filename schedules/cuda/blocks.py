@@ -1,22 +1,44 @@
-"""SpMM with blocks of entries on tensor cores: a thread block for the rows of a block and a tile of features."""
+"""SpMM with blocks of entries on tensor cores: a thread block for rows of a block and a tile of features.
+
+The parts of a lowered program are replaced by tile programs, whose loops TVM's ``tensorize`` then maps to
+tensor cores. Stock primitives do not get there by themselves: operands lie in flat buffers, of which a tile has
+no two-dimensional region, and every product has a test for padding, which no tensor core makes.
+
+Padding needs no test here, as zeros add nothing, unless they are multiplied by what is infinite or no number.
+The sum is then no number, so that sums that are none are added up again, entry by entry.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 
 from tvm import s_tir, tirx
 from tvm.ir import Expr, Var
-from tvm.script.ir_builder import IRBuilder
-from tvm.sym import Analyzer
 from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from ..cpu.part_blocks import blocks_of
-from .block_nests import Factor, Nest, at, conjunction, read_nest, uses
+from .block_nests import buffers_loaded, read_nest
+from .block_products import BlockProduct, Outside, Steps
 from .block_tiles import BlockTile
-from .staging import Threads, bind, chunk_lanes, copy_chunk, itemsize, loop, pipeline, when
-from .tensor_cores import WarpProduct
+from .staging import (
+    Threads,
+    allocate,
+    axis,
+    barrier,
+    bind,
+    cast,
+    choose,
+    chunk_lanes,
+    copy_chunk,
+    copy_values,
+    everything,
+    kernel,
+    loop,
+    pipeline,
+    when,
+)
+from .tensor_cores import WarpProduct, fragment_shape
 
 __all__ = ["schedule"]
 
@@ -32,430 +54,316 @@ def schedule(
 ) -> None:
     del target, groups
     for part in parts:
-        blocks = blocks_of(sch, f"{name}_{part}")
-        nest = read_nest(sch, blocks)
-        product = BlockProduct.of(nest)
-        features = product.feature[1]
-        known = int(features) if isinstance(features, tirx.IntImm) else None
-        chosen = tile or BlockTile.default((product.rows, product.columns), known, product.dtype)
-        program = _Program(product, chosen)
-        sch.state.replace(sch.get_sref(nest.loop), program.build(), {})
+        product = BlockProduct.of(read_nest(sch, blocks_of(sch, f"{name}_{part}")))
+        chosen = tile or BlockTile.default(
+            (product.rows, product.columns), product.known_features, product.dtype
+        )
+        program = _TileProgram(product, chosen)
+        sch.state.replace(sch.get_sref(product.nest.loop), program.build(), {})
         program.tensorize(sch)
 
 
-@dataclass(frozen=True)
-class BlockProduct:
-    """An SpMM over blocks: for each row of blocks, ``C[i, k] += A[b, i, j] * B[column(b, j), k]``."""
-
-    nest: Nest
-    block: tuple[Var, Expr]
-    column: tuple[Var, Expr]
-    row: tuple[Var, Expr]
-    feature: tuple[Var, Expr]
-    values: Factor
-    dense: Factor
-    row_conditions: tuple[Expr, ...]
-    entry_conditions: tuple[Expr, ...]
-    by_columns: bool
-
-    @staticmethod
-    def of(nest: Nest | None) -> BlockProduct | None:
-        """Return the product that a nest computes, or None where it is no such."""
-        if nest is None or nest.kinds != "RRSS" or len(nest.factors) != 2:
-            return None
-        block, column, row, feature = nest.inner
-        if not all(isinstance(extent, tirx.IntImm) for _, extent in (column, row)):
-            return None
-        values, dense = nest.factors
-        if uses(values.load, feature[0]):
-            values, dense = dense, values
-        if uses(values.load, feature[0]) or uses(dense.load, row[0]):
-            return None
-        tested = [c for c in nest.conditions if not uses(c, values.load.source)]
-        row_conditions = tuple(c for c in tested if not uses(c, block[0], column[0]))
-        entry_conditions = tuple(c for c in tested if uses(c, block[0], column[0]))
-        index = values.load.indices[0]
-        return BlockProduct(
-            nest,
-            block,
-            column,
-            row,
-            feature,
-            values,
-            dense,
-            row_conditions,
-            (*entry_conditions, *dense.conditions),
-            _stride(index, column[0]) != 1 and _stride(index, row[0]) == 1,
-        )
-
-    @property
-    def rows(self) -> int:
-        return int(self.row[1])
-
-    @property
-    def columns(self) -> int:
-        return int(self.column[1])
-
-    @property
-    def dtype(self) -> str:
-        return str(self.dense.load.source.ty.dtype)
-
-
-def _stride(index: Expr, var: Var) -> int | None:
-    step = Analyzer().simplify(at(index, {var: 1}) - at(index, {var: 0}))
-    return int(step) if isinstance(step, tirx.IntImm) else None
-
-
-class _Program:
-    """The tile program of a product."""
+class _TileProgram:
+    """The tile program of a product; its methods emit one phase each."""
 
     def __init__(self, product: BlockProduct, tile: BlockTile) -> None:
         self.product, self.tile = product, tile
-        across = min(tile.warps, tile.features // self._fragments().columns)
-        self.warps = (tile.warps // across, across)
+        self.across = min(tile.warps, tile.features // self._fragment.columns)
         self.warp = WarpProduct(
-            tile.rows // self.warps[0],
-            tile.features // across,
+            tile.rows * self.across // tile.warps,
+            tile.features // self.across,
             product.dtype,
             a_by_columns=product.by_columns,
         )
 
-    def _fragments(self):
-        from .tensor_cores import fragment_shape
-
+    @property
+    def _fragment(self):
         return fragment_shape(self.product.dtype, self.tile.rows)
 
-    # ---- geometry
-
-    @property
-    def padded_columns(self) -> int:
-        columns, depth = self.product.columns, self.tile.depth
-        if columns >= depth:
-            return -(-columns // depth) * depth
-        return next(size for size in range(columns, depth + 1) if depth % size == 0)
-
     def build(self) -> tirx.For:
+        """Return the loop that takes the place of the product's."""
         product, tile = self.product, self.tile
-        nest = product.nest
-        extents = [extent for _, extent in nest.outer]
-        strips = _product([_int32(extent) for extent in extents])
-        row_tiles = -(-product.rows // tile.rows)
-        features = product.feature[1]
-        feature_tiles = tirx.ceildiv(features, tirx.const(tile.features, str(features.ty.dtype)))
-        total = _int64(strips) * row_tiles * _int64(feature_tiles)
-        with IRBuilder() as ib:
-            with T.prim_func(s_tir=True):
-                T.func_name("tile")
-                with (
-                    loop("tile", T.thread_binding(total, "blockIdx.x")) as where,
-                    loop("warp", T.thread_binding(tile.warps, "threadIdx.y")) as warp,
-                    loop("lane", T.thread_binding(32, "threadIdx.x")) as lane,
-                    T.sblock(nest.name),
-                ):
-                    where = _axis("vtile", T.axis.spatial(total, where))
-                    self.vwarp = _axis("vwarp", T.axis.spatial(tile.warps, warp))
-                    self.vlane = _axis("vlane", T.axis.spatial(32, lane))
-                    self._declare()
-                    self._body(where, strips, row_tiles)
-        body = ib.get().body
-        while not isinstance(body, tirx.For):
-            body = body.block.body
-        return body
+        strips = cast(1, "int32")
+        for _, extent in product.nest.outer:
+            strips = strips * cast(extent, "int32")
+        self._strips, self._row_tiles = strips, -(-product.rows // tile.rows)
+        feature_tiles = tirx.ceildiv(cast(product.features, "int64"), cast(tile.features, "int64"))
+        total = cast(strips, "int64") * self._row_tiles * feature_tiles
+        return kernel(product.nest.name, total, tile.warps, self._body)
 
-    def _declare(self) -> None:
-        product, tile = self.product, self.tile
-        buffers = _buffers(product)
+    def tensorize(self, sch: s_tir.Schedule) -> None:
+        """Map the loops that multiply to tensor cores."""
+        for block, loops in (("fill", 2), ("multiply", 3), ("store", 2)):
+            outermost = sch.get_loops(sch.get_sblock(block))[-loops]
+            sch.tensorize(outermost, getattr(self.warp, block))
+
+    def _body(self, where: Var, warp: Var, lane: Var) -> None:
+        self._allocate()
+        self._place(where)
+        self._threads = Threads(warp, lane, self.tile.warps)
+        self._warp_row = tirx.truncdiv(warp, self.across) * self.warp.rows
+        self._warp_column = tirx.truncmod(warp, self.across) * self.warp.columns
+        self._fill()
+        pipeline(self._steps.number, self.tile.stages, self._fetch, self._multiply)
+        barrier()
+        self._store()
+        barrier()
+        self._write()
+
+    def _allocate(self) -> None:
+        product, tile, warp = self.product, self.tile, self.warp
         a_shape = (tile.depth, tile.rows) if product.by_columns else (tile.rows, tile.depth)
-        dtype = product.dtype
-        alloc = T.sblock_alloc_buffer
-        self.a = _named("a_staged", alloc((tile.stages, *a_shape), dtype, scope="shared.dyn", strides=_strides(a_shape, 4 if dtype == "float32" and not product.by_columns else 8)))
-        self.b = _named("b_staged", alloc((tile.stages, tile.depth, tile.features), dtype, scope="shared.dyn", strides=_strides((tile.depth, tile.features), 8)))
-        self.c = _named("c_staged", alloc((tile.rows, tile.features), "float32", scope="shared.dyn", strides=_strides((tile.rows, tile.features), 4)[1:]))
-        self.sums = _named("sums", alloc((self.warp.rows, self.warp.columns), "float32", scope="wmma.accumulator"))
-        self.exact = _named("exact", alloc((1,), "float32", scope="local"))
-        self.held = _named("held", alloc((chunk_lanes(str(product.nest.result.ty.dtype)),), "float32", scope="local"))
-        T.reads(*[_all(buffer) for buffer in buffers])
-        T.writes(_all(self.a), _all(self.b), _all(self.c), _all(product.nest.result))
+        b_shape = (tile.depth, tile.features)
+        out = str(product.nest.result.ty.dtype)
+        self._a = allocate("a_staged", (tile.stages, *a_shape), product.dtype, "shared.dyn")
+        self._b = allocate("b_staged", (tile.stages, *b_shape), product.dtype, "shared.dyn")
+        self._c = allocate("c_staged", (tile.rows, tile.features), "float32", "shared.dyn")
+        self._sums = allocate("sums", (warp.rows, warp.columns), "float32", "wmma.accumulator")
+        self._held = allocate("held", (chunk_lanes(out),), "float32", "local")
+        self._exact = allocate("exact", (1,), "float32", "local")
+        T.reads(*map(_all, buffers_loaded(product.nest.expressions)))
+        T.writes(_all(product.nest.result))
 
-    def _body(self, where: Expr, strips: Expr, row_tiles: int) -> None:
+    def _place(self, where: Var) -> None:
+        """Compute what the thread block works on."""
         product, tile = self.product, self.tile
-        threads = Threads(self.vwarp, self.vlane, tile.warps)
-        strip = bind("strip", tirx.truncmod(_int32(where), strips))
-        rest = bind("rest", tirx.truncdiv(_int32(where), strips)) if True else None
-        row_tile = tirx.truncmod(rest, row_tiles) if row_tiles > 1 else tirx.const(0, "int32")
-        feature_tile = tirx.truncdiv(rest, row_tiles) if row_tiles > 1 else rest
-        self.first_row = row_tile * tile.rows
-        self.first_feature = bind("first_feature", _int64(feature_tile) * tile.features)
-        self.outer = {}
-        place = strip
-        for number, (var, extent) in enumerate(product.nest.outer):
-            if isinstance(extent, tirx.IntImm) and int(extent) == 1:
-                self.outer[var] = tirx.const(0, str(var.ty.dtype))
-                continue
-            self.outer[var] = bind(var.name, tirx.Cast(str(var.ty.dtype), place)) if str(var.ty.dtype) != "int32" else place
-        self.count = bind("count", at(product.block[1], self.outer))
-        per = max(1, tile.depth // self.padded_columns)
-        each = max(1, self.padded_columns // tile.depth)
-        steps = bind("steps", tirx.truncdiv(self.count + (per - 1), tirx.const(per, str(self.count.ty.dtype))) * each)
-        wide = self._is_wide()
+        number = cast(where, "int32")
+        strip = bind("strip", tirx.truncmod(number, self._strips))
+        rest = bind("rest", tirx.truncdiv(number, self._strips))
+        self._first_row = tirx.truncmod(rest, self._row_tiles) * tile.rows
+        feature_tile = cast(tirx.truncdiv(rest, self._row_tiles), "int64")
+        self._first_feature = bind("first_feature", feature_tile * tile.features)
+        self._outside = Outside(product.nest, strip)
+        self._features = cast(product.features, "int64")
+        count = bind("count", self._outside.at(product.count))
+        self._steps = Steps(product, tile.depth, count)
 
-        with T.grid(self.warp.rows, self.warp.columns) as (i, j):
-            with T.sblock("fill"):
-                vi = T.axis.spatial(self.warp.rows, i)
-                vj = T.axis.spatial(self.warp.columns, j)
-                T.buffer_store(self.sums, T.float32(0), [vi, vj])
+    def _fill(self) -> None:
+        with T.grid(self.warp.rows, self.warp.columns) as (i, j), T.sblock("fill"):
+            vi = axis("vi", T.axis.spatial(self.warp.rows, i))
+            vj = axis("vj", T.axis.spatial(self.warp.columns, j))
+            T.buffer_store(self._sums, tirx.const(0.0, "float32"), [vi, vj])
 
-        def fetch(step, stage):
-            self._fetch_values(threads, step, stage)
-            _choose(
-                wide,
-                lambda: self._fetch_dense(threads, step, stage, True),
-                lambda: self._fetch_dense(threads, step, stage, False),
+    def _fetch(self, step: Expr, stage: Expr) -> None:
+        tile = self.tile
+        with T.sblock("fetch"):
+            vstep = axis("vstep", T.axis.opaque(self._steps.number, step))
+            vstage = axis("vstage", T.axis.opaque(tile.stages, stage))
+            T.reads(*map(_all, buffers_loaded(self.product.nest.expressions)))
+            T.writes(*(_stage(buffer, vstage) for buffer in (self._a, self._b)))
+            T.sblock_attr({"buffer_dim_align": [[0, 1, *self._a_pitch], [1, 1, *self._b_pitch]]})
+            self._fetch_values(vstep, vstage)
+            choose(
+                self._is_wide,
+                lambda: self._fetch_dense(vstep, vstage),
+                lambda: self._fetch_dense_values(vstep, vstage),
             )
 
-        pipeline(steps, tile.stages, fetch, self._multiply)
-        T.evaluate(T.tvm_storage_sync("shared"))
-        warp_row, warp_column = self._warp_place()
-        with T.grid(self.warp.rows, self.warp.columns) as (i, j):
-            with T.sblock("store"):
-                vi = T.axis.spatial(self.warp.rows, i)
-                vj = T.axis.spatial(self.warp.columns, j)
-                T.buffer_store(self.c, tirx.BufferLoad(self.sums, [vi, vj]), [warp_row + vi, warp_column + vj])
-        T.evaluate(T.tvm_storage_sync("shared"))
-        self._write(threads, wide)
+    @property
+    def _a_pitch(self) -> tuple[int, int]:
+        """Modulus and remainder of a staged row's length, for which no two threads meet at a bank."""
+        if self.product.dtype != "float32":
+            return 16, 8
+        return (32, 8) if self.product.by_columns else (8, 4)
 
-    def _warp_place(self):
-        down, across = self.warps
-        return tirx.truncdiv(self.vwarp, across) * self.warp.rows, tirx.truncmod(self.vwarp, across) * self.warp.columns
+    @property
+    def _b_pitch(self) -> tuple[int, int]:
+        return (16, 8) if self.product.dtype != "float32" else (32, 8)
 
-    def _is_wide(self):
-        lanes = self._lanes()
-        features = self.product.feature[1]
-        if isinstance(features, tirx.IntImm):
-            return int(features) % lanes == 0
-        return tirx.truncmod(features, tirx.const(lanes, str(features.ty.dtype))) == tirx.const(0, str(features.ty.dtype))
+    @property
+    def _is_wide(self) -> Expr | bool:
+        """Whether rows of the dense operand and of the result are aligned to vectors."""
+        lanes = chunk_lanes(self.product.dtype)
+        known = self.product.known_features
+        if known is not None:
+            return known % lanes == 0
+        return tirx.truncmod(self._features, cast(lanes, "int64")) == cast(0, "int64")
 
-    def _lanes(self):
-        return chunk_lanes(self.product.dtype)
-
-    def _entry(self, step: Expr, k: Expr):
-        """Block and column of the k-th entry of a step, both in range, and whether there is such."""
+    def _fetch_values(self, step: Expr, stage: Expr) -> None:
         product, tile = self.product, self.tile
-        padded = self.padded_columns
-        conditions = []
-        kind = str(self.count.ty.dtype)
-        if padded <= tile.depth:
-            per = tile.depth // padded
-            block = step * per + _as(tirx.truncdiv(k, padded), kind) if per > 1 else step
-            column = tirx.truncmod(k, padded)
-            if per > 1:
-                conditions.append(block < self.count)
-                block = tirx.min(block, self.count - 1)
-        else:
-            each = padded // tile.depth
-            block = tirx.truncdiv(step, tirx.const(each, kind))
-            column = _int32(tirx.truncmod(step, tirx.const(each, kind))) * tile.depth + k
-        if padded != product.columns:
-            conditions.append(column < product.columns)
-            column = tirx.min(column, product.columns - 1)
-        return {product.block[0]: block, product.column[0]: column}, conditions
+        lines, length = self._a.ty.shape[1:]
+        lanes = chunk_lanes(
+            product.dtype, product.rows if product.by_columns else product.columns, int(length)
+        )
+        chunks = int(length) // lanes
 
-    def _fetch_values(self, threads: Threads, step, stage) -> None:
-        product, tile = self.product, self.tile
-        lines, length = (tile.depth, tile.rows) if product.by_columns else (tile.rows, tile.depth)
-        lanes = chunk_lanes(product.dtype, product.rows if product.by_columns else product.columns)
-
-        def copy(piece):
-            line, first = tirx.truncdiv(piece, length // lanes), tirx.truncmod(piece, length // lanes) * lanes
+        def copy(piece: Expr) -> None:
+            line, first = tirx.truncdiv(piece, chunks), tirx.truncmod(piece, chunks) * lanes
             k, row = (line, first) if product.by_columns else (first, line)
-            places, conditions = self._entry(step, k)
-            row = self.first_row + row
+            along_k, along_rows = (1, lanes) if product.by_columns else (lanes, 1)
+            places, conditions = self._steps.entry(step, k, along_k)
+            row = self._first_row + row
             if product.rows % tile.rows:
                 conditions.append(row < product.rows)
-                row = tirx.min(row, product.rows - lanes if product.by_columns else product.rows - 1)
-            index = at(product.values.load.indices[0], {**self.outer, **places, product.row[0]: row})
-            copy_chunk(self.a, [stage, line, first], product.values.load.source, index, lanes, conjunction(conditions), tile.async_copy)
+                row = tirx.min(row, product.rows - along_rows)
+            index = self._outside.at(product.values.index, {**places, product.row: row})
+            valid = everything(conditions)
+            buffer = product.values.buffer
+            copy_chunk(self._a, [stage, line, first], buffer, index, lanes, valid, tile.async_copy)
 
-        threads.share(lines * length // lanes, copy)
+        self._threads.share(int(lines) * chunks, copy)
 
-    def _fetch_dense(self, threads: Threads, step, stage, wide: bool) -> None:
+    def _fetch_dense(self, step: Expr, stage: Expr) -> None:
+        """Copy rows of the dense operand by vectors."""
         product, tile = self.product, self.tile
-        lanes = self._lanes()
+        lanes = chunk_lanes(product.dtype)
+
+        def copy(k: Expr, first: Expr, places: dict[Var, Expr], conditions: list[Expr]) -> None:
+            feature = self._first_feature + cast(first, "int64")
+            index = self._outside.at(product.dense.index, {**places, product.feature: feature})
+            valid = everything([*conditions, feature < self._features])
+            buffer = product.dense.buffer
+            copy_chunk(self._b, [stage, k, first], buffer, index, lanes, valid, tile.async_copy)
+
+        self._share_dense(step, copy)
+
+    def _fetch_dense_values(self, step: Expr, stage: Expr) -> None:
+        """Copy rows of the dense operand value by value."""
+        product = self.product
+        lanes = chunk_lanes(product.dtype)
+
+        def copy(k: Expr, first: Expr, places: dict[Var, Expr], conditions: list[Expr]) -> None:
+            def feature(lane: Expr) -> Expr:
+                return self._first_feature + cast(first + lane, "int64")
+
+            copy_values(
+                self._b,
+                [stage, k, first],
+                product.dense.buffer,
+                lambda lane: self._outside.at(
+                    product.dense.index, {**places, product.feature: feature(lane)}
+                ),
+                lambda lane: everything([*conditions, feature(lane) < self._features]),
+                T.serial(lanes),
+            )
+
+        self._share_dense(step, copy)
+
+    def _share_dense(self, step: Expr, copy: Callable[..., None]) -> None:
+        """Let threads copy what rows of the dense operand a step needs."""
+        product, tile = self.product, self.tile
+        lanes = chunk_lanes(product.dtype)
         chunks = tile.features // lanes
 
-        def copy(piece):
+        def share(piece: Expr) -> None:
             k, first = tirx.truncdiv(piece, chunks), tirx.truncmod(piece, chunks) * lanes
-            places, conditions = self._entry(step, k)
-            values = {**self.outer, **places}
-            conditions += [at(c, values) for c in product.entry_conditions]
-            feature = self.first_feature + _int64(first)
-            extent = _int64(product.feature[1])
-            if wide:
-                index = at(product.dense.load.indices[0], {**values, product.feature[0]: feature})
-                copy_chunk(self.b, [stage, k, first], product.dense.load.source, index, lanes, conjunction([*conditions, feature < extent]), tile.async_copy)
-                return
-            with loop("f", T.serial(lanes)) as f:
-                place = feature + _int64(f)
-                index = at(product.dense.load.indices[0], {**values, product.feature[0]: place})
-                valid = conjunction([*conditions, place < extent])
-                value = tirx.if_then_else(valid, tirx.BufferLoad(product.dense.load.source, [index]), tirx.const(0, product.dtype))
-                T.buffer_store(self.b, value, [stage, k, first + f])
+            places, conditions = self._steps.entry(step, k)
+            tests = [self._outside.at(test, places) for test in product.entry_conditions]
+            copy(k, first, places, [*conditions, *tests])
 
-        threads.share(tile.depth * chunks, copy)
+        self._threads.share(tile.depth * chunks, share)
 
-    def _multiply(self, stage) -> None:
+    def _multiply(self, stage: Expr) -> None:
         product, tile, warp = self.product, self.tile, self.warp
         depth = warp.shape.depth
-        warp_row, warp_column = self._warp_place()
         with T.sblock("step"):
-            vstage = _axis("vstage", T.axis.opaque(tile.stages, stage))
-            with loop("part", T.unroll(tile.depth // depth)) as part:
-                with T.grid(warp.rows, warp.columns, depth) as (i, j, k):
-                    with T.sblock("multiply"):
-                        vi = T.axis.spatial(warp.rows, i)
-                        vj = T.axis.spatial(warp.columns, j)
-                        vk = T.axis.reduce(tile.depth, part * depth + k)
-                        a_place = [warp_row + vi, vk]
-                        if product.by_columns:
-                            a_place.reverse()
-                        a = tirx.Cast("float32", tirx.BufferLoad(self.a, [vstage, *a_place]))
-                        b = tirx.Cast("float32", tirx.BufferLoad(self.b, [vstage, vk, warp_column + vj]))
-                        T.buffer_store(self.sums, tirx.BufferLoad(self.sums, [vi, vj]) + a * b, [vi, vj])
+            vstage = axis("vstage", T.axis.opaque(tile.stages, stage))
+            with (
+                loop("part", T.unroll(tile.depth // depth)) as part,
+                T.grid(warp.rows, warp.columns, depth) as (i, j, k),
+                T.sblock("multiply"),
+            ):
+                vi = axis("vi", T.axis.spatial(warp.rows, i))
+                vj = axis("vj", T.axis.spatial(warp.columns, j))
+                vk = axis("vk", T.axis.reduce(tile.depth, part * depth + k))
+                place = [self._warp_row + vi, vk]
+                place = place[::-1] if product.by_columns else place
+                a = tirx.BufferLoad(self._a, [vstage, *place])
+                b = tirx.BufferLoad(self._b, [vstage, vk, self._warp_column + vj])
+                total = tirx.BufferLoad(self._sums, [vi, vj])
+                total = total + tirx.Cast("float32", a) * tirx.Cast("float32", b)
+                T.buffer_store(self._sums, total, [vi, vj])
 
-    def _write(self, threads: Threads, wide) -> None:
+    def _store(self) -> None:
+        with T.sblock("pass_on"):
+            T.reads(_all(self._sums))
+            T.writes(_all(self._c))
+            T.sblock_attr({"buffer_dim_align": [[0, 0, 32, 8]]})
+            with T.grid(self.warp.rows, self.warp.columns) as (i, j), T.sblock("store"):
+                vi = axis("vi", T.axis.spatial(self.warp.rows, i))
+                vj = axis("vj", T.axis.spatial(self.warp.columns, j))
+                place = [self._warp_row + vi, self._warp_column + vj]
+                T.buffer_store(self._c, tirx.BufferLoad(self._sums, [vi, vj]), place)
+
+    def _write(self) -> None:
+        """Write the tile to the result."""
         product, tile = self.product, self.tile
-        out = str(product.nest.result.ty.dtype)
-        lanes = chunk_lanes(out)
+        lanes = chunk_lanes(str(product.nest.result.ty.dtype))
         chunks = tile.features // lanes
 
-        def write(piece):
+        def write(piece: Expr) -> None:
             row, first = tirx.truncdiv(piece, chunks), tirx.truncmod(piece, chunks) * lanes
-            feature = self.first_feature + _int64(first)
-            extent = _int64(product.feature[1])
-            block_row = self.first_row + row
-            values = {**self.outer, product.row[0]: block_row}
-            conditions = [feature < extent, *(at(c, values) for c in product.row_conditions)]
+            feature = self._first_feature + cast(first, "int64")
+            places = {product.row: self._first_row + row}
+            tests = [self._outside.at(test, places) for test in product.row_conditions]
             if product.rows % tile.rows:
-                conditions.append(block_row < product.rows)
-
-            def store(lane, total):
-                here = {**values, product.feature[0]: feature + _int64(lane)}
-                T.buffer_store(
-                    product.nest.result, at(product.nest.init, here) + total, [at(product.nest.index, here)]
-                )
-
-            def scalars(total_of):
-                with loop("f", T.serial(lanes)) as f, when(feature + _int64(f) < extent):
-                    store(f, total_of(f))
-
-            def held(lane):
-                return tirx.BufferLoad(self.held, [lane])
-
-            def vector():
+                tests.append(self._first_row + row < product.rows)
+            with when(feature < self._features, *tests):
                 with loop("f", T.vectorized(lanes)) as f:
-                    store(f, held(f))
+                    T.buffer_store(self._held, tirx.BufferLoad(self._c, [row, first + f]), [f])
+                self._write_chunk(lanes, feature, places)
 
-            with when(conjunction(conditions)):
-                with loop("f", T.vectorized(lanes)) as f:
-                    T.buffer_store(self.held, tirx.BufferLoad(self.c, [row, first + f]), [f])
-                with T.If(tirx.isnan(_sum([held(lane) for lane in range(lanes)]))):
-                    with T.Then():
-                        scalars(lambda f: self._exact(feature + _int64(f), values))
-                    with T.Else():
-                        _choose(wide, vector, lambda: scalars(held))
+        self._threads.share(tile.rows * chunks, write, unroll=False)
 
-        threads.share(tile.rows * chunks, write, unroll=False)
+    def _write_chunk(self, lanes: int, feature: Expr, places: dict[Var, Expr]) -> None:
+        """Write neighbouring sums; where one is no number, without what padding made of them."""
 
-    def _exact(self, feature, values) -> Expr:
-        """Add up without padding, which a factor that is no number, or infinite, makes no number."""
+        def held(lane: Expr | int) -> Expr:
+            return tirx.BufferLoad(self._held, [lane])
+
+        def store(lane: Expr, total: Expr) -> None:
+            here = {**places, self.product.feature: feature + cast(lane, "int64")}
+            nest = self.product.nest
+            total = self._outside.at(nest.init, here) + total
+            T.buffer_store(nest.result, total, [self._outside.at(nest.index, here)])
+
+        def one_by_one(total_of: Callable[[Expr], Expr]) -> None:
+            with (
+                loop("f", T.serial(lanes)) as f,
+                when(feature + cast(f, "int64") < self._features),
+            ):
+                store(f, total_of(f))
+
+        def together() -> None:
+            with loop("f", T.vectorized(lanes)) as f:
+                store(f, held(f))
+
+        total = held(0)
+        for lane in range(1, lanes):
+            total = total + held(lane)
+        with T.If(tirx.isnan(total)):
+            with T.Then():
+                one_by_one(lambda lane: self._exact_sum(feature + cast(lane, "int64"), places))
+            with T.Else():
+                choose(self._is_wide, together, lambda: one_by_one(held))
+
+    def _exact_sum(self, feature: Expr, places: dict[Var, Expr]) -> Expr:
+        """Add up the products of entries alone, as the program says."""
         product = self.product
-        T.buffer_store(self.exact, T.float32(0), [0])
+        T.buffer_store(self._exact, tirx.const(0.0, "float32"), [0])
         with (
-            loop("block", T.serial(self.count)) as block,
+            loop("block", T.serial(self._steps.count)) as block,
             loop("column", T.serial(product.columns)) as column,
         ):
             here = {
-                **values,
-                product.block[0]: block,
-                product.column[0]: column,
-                product.feature[0]: feature,
+                **places,
+                product.block: block,
+                product.column: column,
+                product.feature: feature,
             }
-            tests = [at(c, here) for c in (*product.nest.conditions, *product.dense.conditions)]
-            with when(conjunction(tests)):
+            tests = [*product.nest.conditions, *product.dense.conditions]
+            with when(*(self._outside.at(test, here) for test in tests)):
                 a, b = (
-                    tirx.Cast("float32", at(factor.load, here))
+                    tirx.Cast("float32", self._outside.at(factor.load, here))
                     for factor in (product.values, product.dense)
                 )
-                T.buffer_store(self.exact, tirx.BufferLoad(self.exact, [0]) + a * b, [0])
-        return tirx.BufferLoad(self.exact, [0])
-
-    def tensorize(self, sch: s_tir.Schedule) -> None:
-        for block, intrinsic, loops in (("fill", self.warp.fill, 2), ("multiply", self.warp.multiply, 3), ("store", self.warp.store, 2)):
-            sch.tensorize(sch.get_loops(sch.get_sblock(block))[-loops], intrinsic)
-
-
-def _buffers(product: BlockProduct) -> list[Var]:
-    """The global buffers that are read."""
-    import tvm_ffi
-    from tvm.ir import TensorLoad
-
-    found = {}
-
-    def note(load):
-        found.setdefault(load.source, load.source)
-
-    for expr in (product.block[1], product.values.load, product.dense.load, product.nest.index, product.nest.init, *product.nest.conditions, *product.dense.conditions):
-        tvm_ffi.structural_walk(expr, (TensorLoad, note))
-    return list(found)
+                T.buffer_store(self._exact, tirx.BufferLoad(self._exact, [0]) + a * b, [0])
+        return tirx.BufferLoad(self._exact, [0])
 
 
 def _all(buffer: Var):
     return buffer[tuple(slice(0, size) for size in buffer.ty.shape)]
 
 
-def _strides(shape, pad):
-    return [shape[0] * (shape[1] + pad), shape[1] + pad, 1]
-
-
-def _choose(condition, yes, no):
-    if isinstance(condition, bool):
-        (yes if condition else no)()
-        return
-    with T.If(condition):
-        with T.Then():
-            yes()
-        with T.Else():
-            no()
-
-
-def _sum(values):
-    total = values[0]
-    for value in values[1:]:
-        total = total + value
-    return total
-
-
-def _named(name, value):
-    return IRBuilder.name(name, value)
-
-
-_axis = _named
-
-
-def _as(value, dtype):
-    return value if str(value.ty.dtype) == dtype else tirx.Cast(dtype, value)
-
-
-def _int32(value: Expr) -> Expr:
-    return tirx.Cast("int32", value) if str(value.ty.dtype) != "int32" else value
-
-
-def _int64(value: Expr) -> Expr:
-    return tirx.Cast("int64", value) if str(value.ty.dtype) != "int64" else value
-
-
-def _product(values):
-    total = values[0]
-    for value in values[1:]:
-        total = total * value
-    return total
+def _stage(buffer: Var, stage: Var):
+    return buffer[(stage, *(slice(0, size) for size in buffer.ty.shape[1:]))]
