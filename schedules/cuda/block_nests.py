@@ -112,7 +112,7 @@ def read_nest(sch: s_tir.Schedule, blocks: Sequence[s_tir.schedule.SBlockRV]) ->
         conditions,
         store.buffer,
         store.indices[0],
-        init.value,
+        _without_names(init.value, around),
     )
 
 
@@ -151,6 +151,16 @@ def _in_type(value: Expr | int, dtype: str) -> Expr:
     if isinstance(value, int):
         return tirx.const(value, dtype)
     return value if str(value.ty.dtype) == dtype else tirx.Cast(dtype, value)
+
+
+def _without_names(expr: Expr, block: s_tir.SBlock) -> Expr:
+    """Return an expression that loads from buffers themselves, not by other names that a block has."""
+    names = {match.buffer: match.source.source for match in block.match_buffers}
+
+    def load(node: TensorLoad, _mutator) -> Expr:
+        return tirx.BufferLoad(names.get(node.source, node.source), node.indices)
+
+    return tvm_ffi.structural_mutate(expr, [(TensorLoad, load)]) if names else expr
 
 
 def _variables(block: s_tir.SBlock) -> tuple[tuple[Var, Expr], ...]:

@@ -21,6 +21,7 @@ from ..cpu.part_blocks import blocks_of
 from .block_nests import buffers_loaded, read_nest
 from .block_products import BlockProduct, Outside, Steps
 from .block_tiles import BlockTile
+from .results import bind_others, round_at_once
 from .staging import (
     Threads,
     allocate,
@@ -54,13 +55,15 @@ def schedule(
 ) -> None:
     del target, groups
     for part in parts:
-        product = BlockProduct.of(read_nest(sch, blocks_of(sch, f"{name}_{part}")))
+        nest = round_at_once(sch, read_nest(sch, blocks_of(sch, f"{name}_{part}")))
+        product = BlockProduct.of(nest)
         chosen = tile or BlockTile.default(
             (product.rows, product.columns), product.known_features, product.dtype
         )
         program = _TileProgram(product, chosen)
         sch.state.replace(sch.get_sref(product.nest.loop), program.build(), {})
         program.tensorize(sch)
+    bind_others(sch, [f"{name}_{part}" for part in parts])
 
 
 class _TileProgram:
@@ -314,7 +317,7 @@ class _TileProgram:
         def store(lane: Expr, total: Expr) -> None:
             here = {**places, self.product.feature: feature + cast(lane, "int64")}
             nest = self.product.nest
-            total = self._outside.at(nest.init, here) + total
+            total = cast(self._outside.at(nest.init, here) + total, str(nest.result.ty.dtype))
             T.buffer_store(nest.result, total, [self._outside.at(nest.index, here)])
 
         def one_by_one(total_of: Callable[[Expr], Expr]) -> None:
