@@ -1,0 +1,212 @@
+"""Emulated kernels as Python callables."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+
+from tvm_sparse.runtime import lower
+from tvm_sparse.runtime.compile import describe_functions, resolve_target
+from tvm_sparse.runtime.executable import Executable
+from tvm_sparse.runtime.minimal import array_to_tensor
+
+from .compiler import compile_kernels, runtime_library
+from .entries import kernel_module
+from .host import SplitModule, build_host, split
+
+__all__ = ["EmulatedSource", "EmulationError", "emulated", "emulated_source", "running_order"]
+
+DEFAULT_TARGET = {"kind": "cuda", "arch": "sm_80"}
+
+
+@tvm_ffi.register_error
+class EmulationError(RuntimeError):
+    """A kernel did what CUDA does not allow, or what has no defined result."""
+
+
+def emulated(program: Any, target: Any = None) -> Any:
+    """Compile a CUDA kernel to run on the CPU.
+
+    Parameters
+    ----------
+    program : SparseFunc, tvm.tirx.PrimFunc, tvm.IRModule, SparseSchedule, tvm.s_tir.Schedule, or a list
+        Scheduled for CUDA. The kernels of a list are compiled at the same time.
+    target : str, dict or tvm.target.Target
+        A CUDA target; ``{"kind": "cuda", "arch": "sm_80"}`` unless given.
+
+    Returns
+    -------
+    tvm_sparse.runtime.executable.Executable or list of them
+        Called as kernels for the CPU are, with arrays in host memory.
+
+    Raises
+    ------
+    EmulationError
+        From the call, not from here: see this package.
+    """
+    if isinstance(program, list | tuple):
+        return _emulated(list(program), target)
+    return _emulated([program], target)[0]
+
+
+def _emulated(programs: list[Any], target: Any) -> list[Executable]:
+    resolved = resolve_target(DEFAULT_TARGET if target is None else target)
+    arch = str(dict(resolved.attrs).get("arch", "sm_80"))
+    lowered = [lower(program) for program in programs]
+    parts = [split(module, resolved) for module in lowered]
+    texts = [kernel_module(part.source, arch, part.tags)[0] for part in parts]
+    libraries = compile_kernels(texts)
+    made = []
+    for module, part, library in zip(lowered, parts, libraries):
+        metadata = {
+            "version": 1,
+            "functions": describe_functions(module),
+            "target": {"kind": "cuda", "arch": arch},
+            "cpu_features": [],
+        }
+        made.append(
+            Executable(_EmulatedModule(part, str(library), metadata["functions"]), metadata)
+        )
+    return made
+
+
+class _EmulatedModule:
+    """What an :class:`Executable` asks of a module."""
+
+    kind = "emulation"
+
+    def __init__(self, parts: SplitModule, library: str, functions: dict[str, dict]) -> None:
+        self._parts = parts
+        self._module = build_host(parts, tvm_ffi.load_module(library))
+        self._functions = functions
+
+    def get_function(self, name: str) -> Callable[..., None]:
+        """Return a function of the host that tells the emulator which arrays its call has."""
+        function = self._module.get_function(name)
+        names = [arg.get("buffer", arg["name"]) for arg in self._functions[name]["args"]]
+
+        def call(*arguments: Any) -> None:
+            with _explained(self._parts.source), _known_arrays(names, arguments):
+                function(*arguments)
+
+        return call
+
+    def inspect_source(self, _language: str = "") -> str:
+        """Return the CUDA C."""
+        return self._parts.source
+
+
+class EmulatedSource:
+    """The kernels of a CUDA C text; ``source[name](grid, block, shared_bytes, *arguments)`` runs one."""
+
+    def __init__(self, source: str, library: str, names: Sequence[str]) -> None:
+        self._source = source
+        self._module = tvm_ffi.load_module(library)
+        self.names = list(names)
+
+    def __getitem__(self, name: str) -> Callable[..., None]:
+        if name not in self.names:
+            raise KeyError(f"no kernel {name!r}, found {', '.join(self.names)}")
+        function = self._module.get_function(name)
+
+        def launch(grid: Any, block: Any, shared_bytes: int, *arguments: Any) -> None:
+            passed = [array_to_tensor(a) if isinstance(a, np.ndarray) else a for a in arguments]
+            extents = [*_three(grid), *_three(block), shared_bytes]
+            with _explained(self._source):
+                function(*passed, *extents)
+
+        return launch
+
+    def __call__(
+        self, name: str, grid: Any, block: Any, shared_bytes: int, *arguments: Any
+    ) -> None:
+        """Run a kernel."""
+        self[name](grid, block, shared_bytes, *arguments)
+
+
+def emulated_source(source: str, arch: str = "sm_80") -> EmulatedSource:
+    """Compile CUDA C to run on the CPU.
+
+    Parameters
+    ----------
+    source : str
+        CUDA C, in the style of what TVM generates.
+    arch : str
+        Sets how much shared memory there is.
+
+    Returns
+    -------
+    EmulatedSource
+        Its kernels, by name.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> kernels = emulated_source('''
+    ... extern "C" __global__ void twice(float* __restrict__ x) { x[threadIdx.x] *= 2.0f; }''')
+    >>> x = np.ones(4, "float32")
+    >>> kernels["twice"](1, 4, 0, x)
+    >>> x
+    array([2., 2., 2., 2.], dtype=float32)
+    >>> kernels["twice"](1, 5, 0, x)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    tests.cuda.emulation.callables.EmulationError: kernel twice: out-of-bounds read of x: index 4 ...
+    """
+    text, kernels = kernel_module(source, arch)
+    (library,) = compile_kernels([text])
+    return EmulatedSource(source, str(library), [kernel.name for kernel in kernels])
+
+
+@contextlib.contextmanager
+def running_order(order: str, seed: int = 0) -> Iterator[None]:
+    """Run blocks and threads ``"forward"``, in ``"reverse"``, or the blocks ``"shuffled"`` by a seed."""
+    orders = ["forward", "reverse", "shuffled"]
+    runtime_library().emulation_set_order(orders.index(order), seed)
+    try:
+        yield
+    finally:
+        runtime_library().emulation_set_order(0, 0)
+
+
+@contextlib.contextmanager
+def _known_arrays(names: Sequence[str], arguments: Sequence[Any]) -> Iterator[None]:
+    """Tell the emulator the arrays of a call."""
+    runtime = runtime_library()
+    for name, argument in zip(names, arguments):
+        if isinstance(argument, tvm_ffi.Tensor | tvm.runtime.Tensor):
+            size = (
+                int(np.prod(argument.shape, dtype=np.int64))
+                * tvm.DataType(str(argument.dtype)).itemsize
+            )
+            runtime.emulation_array(name.encode(), argument.data_ptr(), size)
+    try:
+        yield
+    finally:
+        runtime.emulation_forget_arrays()
+
+
+@contextlib.contextmanager
+def _explained(source: str) -> Iterator[None]:
+    """Quote the lines of the source that an error names."""
+    try:
+        yield
+    except EmulationError as error:
+        lines = source.splitlines()
+        message = str(error)
+        quoted = dict.fromkeys(int(number) for number in re.findall(r"at line (\d+)", message))
+        for number in quoted:
+            if 1 <= number <= len(lines):
+                message += f"\n  line {number}: {lines[number - 1].strip()}"
+        raise EmulationError(message) from None
+
+
+def _three(extents: Any) -> list[int]:
+    values = [int(extent) for extent in np.atleast_1d(np.asarray(extents, dtype=np.int64))]
+    return [*values, 1, 1][: max(3, len(values))]
