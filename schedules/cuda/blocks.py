@@ -310,24 +310,27 @@ class _TileProgram:
 
     def _write_chunk(self, lanes: int, feature: Expr, places: dict[Var, Expr]) -> None:
         """Write neighbouring sums; where one is no number, without what padding made of them."""
+        nest = self.product.nest
+
+        def here(lane: Expr) -> dict[Var, Expr]:
+            return {**places, self.product.feature: feature + cast(lane, "int64")}
 
         def held(lane: Expr | int) -> Expr:
             return tirx.BufferLoad(self._held, [lane])
 
         def store(lane: Expr, total: Expr) -> None:
-            here = {**places, self.product.feature: feature + cast(lane, "int64")}
-            nest = self.product.nest
-            total = cast(self._outside.at(nest.init, here) + total, str(nest.result.ty.dtype))
-            T.buffer_store(nest.result, total, [self._outside.at(nest.index, here)])
+            total = cast(total, str(nest.result.ty.dtype))
+            T.buffer_store(nest.result, total, [self._outside.at(nest.index, here(lane))])
 
-        def one_by_one(total_of: Callable[[Expr], Expr]) -> None:
-            with (
-                loop("f", T.serial(lanes)) as f,
-                when(feature + cast(f, "int64") < self._features),
-            ):
-                store(f, total_of(f))
+        def one_by_one(total_of: Callable[[Expr], Expr], frame) -> None:
+            with loop("f", frame) as f, when(feature + cast(f, "int64") < self._features):
+                store(f, self._outside.at(nest.init, here(f)) + total_of(f))
 
         def together() -> None:
+            if buffers_loaded([nest.init]):
+                with loop("f", T.unroll(lanes)) as f:
+                    before = self._outside.at(nest.init, here(f))
+                    T.buffer_store(self._held, before + held(f), [f])
             with loop("f", T.vectorized(lanes)) as f:
                 store(f, held(f))
 
@@ -336,9 +339,12 @@ class _TileProgram:
             total = total + held(lane)
         with T.If(tirx.isnan(total)):
             with T.Then():
-                one_by_one(lambda lane: self._exact_sum(feature + cast(lane, "int64"), places))
+                one_by_one(
+                    lambda lane: self._exact_sum(feature + cast(lane, "int64"), places),
+                    T.serial(lanes),
+                )
             with T.Else():
-                choose(self._is_wide, together, lambda: one_by_one(held))
+                choose(self._is_wide, together, lambda: one_by_one(held, T.unroll(lanes)))
 
     def _exact_sum(self, feature: Expr, places: dict[Var, Expr]) -> Expr:
         """Add up the products of entries alone, as the program says."""

@@ -281,7 +281,7 @@ def _tf32_function(product: WarpProduct) -> tuple[str, str]:
     a = fragment.format("matrix_a", f"nvcuda::wmma::precision::tf32, nvcuda::wmma::{a_layout}")
     b = fragment.format("matrix_b", f"nvcuda::wmma::precision::tf32, nvcuda::wmma::{b_layout}")
     source = f"""
-__forceinline__ __device__ void {name}({sums}* sums, const float* a, int a_step, const float* b, int b_step) {{
+__forceinline__ __device__ void {name}({sums} (&sums)[{down * across}], const float* a, int a_step, const float* b, int b_step) {{
   {b} b_parts[{across}];
 #pragma unroll
   for (int j = 0; j < {across}; ++j) {{
