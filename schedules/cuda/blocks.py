@@ -55,7 +55,9 @@ def schedule(
 ) -> None:
     del target, groups
     for part in parts:
-        nest = round_at_once(sch, read_nest(sch, blocks_of(sch, f"{name}_{part}")))
+        nest = read_nest(sch, blocks_of(sch, f"{name}_{part}"))
+        if len(parts) == 1:
+            nest = round_at_once(sch, nest)
         product = BlockProduct.of(nest)
         chosen = tile or BlockTile.default(
             (product.rows, product.columns), product.known_features, product.dtype
