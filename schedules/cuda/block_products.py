@@ -185,9 +185,7 @@ class Steps:
         whole = tirx.truncdiv(self.count + cast(together - 1, dtype), cast(together, dtype))
         return whole * cast(max(1, self.columns // self.depth), dtype)
 
-    def entry(
-        self, step: Expr, k: Expr, together: int = 1
-    ) -> tuple[dict[Var, Expr], list[Expr]]:
+    def entry(self, step: Expr, k: Expr, together: int = 1) -> tuple[dict[Var, Expr], list[Expr]]:
         """Return which entry the k-th of a step is, the first of some that are copied together.
 
         Returns
@@ -213,4 +211,3 @@ class Steps:
             conditions.append(column < self.product.columns)
             column = tirx.min(column, self.product.columns - together)
         return {self.product.block: block, self.product.column: column}, conditions
-

@@ -34,12 +34,14 @@ from .staging import (
     copy_chunk,
     copy_values,
     everything,
+    everything_of,
     kernel,
     loop,
     pipeline,
     when,
 )
 from .tensor_cores import WarpProduct, fragment_shape
+from .warp_sums import WarpSums
 
 __all__ = ["schedule"]
 
@@ -64,7 +66,7 @@ def schedule(
         )
         program = _TileProgram(product, chosen)
         sch.state.replace(sch.get_sref(product.nest.loop), program.build(), {})
-        program.tensorize(sch)
+        program.sums.tensorize(sch)
     bind_others(sch, [f"{name}_{part}" for part in parts])
 
 
@@ -74,12 +76,13 @@ class _TileProgram:
     def __init__(self, product: BlockProduct, tile: BlockTile) -> None:
         self.product, self.tile = product, tile
         self.across = min(tile.warps, tile.features // self._fragment.columns)
-        self.warp = WarpProduct(
+        self._warp = WarpProduct(
             tile.rows * self.across // tile.warps,
             tile.features // self.across,
             product.dtype,
             a_by_columns=product.by_columns,
         )
+        self.sums = WarpSums(self._warp)
 
     @property
     def _fragment(self):
@@ -96,38 +99,32 @@ class _TileProgram:
         total = cast(strips, "int64") * self._row_tiles * feature_tiles
         return kernel(product.nest.name, total, tile.warps, self._body)
 
-    def tensorize(self, sch: s_tir.Schedule) -> None:
-        """Map the loops that multiply to tensor cores."""
-        for block, loops in (("fill", 2), ("multiply", 3), ("store", 2)):
-            outermost = sch.get_loops(sch.get_sblock(block))[-loops]
-            sch.tensorize(outermost, getattr(self.warp, block))
-
     def _body(self, where: Var, warp: Var, lane: Var) -> None:
         self._allocate()
         self._place(where)
         self._threads = Threads(warp, lane, self.tile.warps)
-        self._warp_row = tirx.truncdiv(warp, self.across) * self.warp.rows
-        self._warp_column = tirx.truncmod(warp, self.across) * self.warp.columns
-        self._fill()
+        self._warp_row = tirx.truncdiv(warp, self.across) * self._warp.rows
+        self._warp_column = tirx.truncmod(warp, self.across) * self._warp.columns
+        self.sums.fill()
         pipeline(self._steps.number, self.tile.stages, self._fetch, self._multiply)
         barrier()
-        self._store()
+        self.sums.store(self._c, self._warp_row, self._warp_column)
         barrier()
         self._write()
 
     def _allocate(self) -> None:
-        product, tile, warp = self.product, self.tile, self.warp
+        product, tile = self.product, self.tile
         a_shape = (tile.depth, tile.rows) if product.by_columns else (tile.rows, tile.depth)
         b_shape = (tile.depth, tile.features)
         out = str(product.nest.result.ty.dtype)
         self._a = allocate("a_staged", (tile.stages, *a_shape), product.dtype, "shared.dyn")
         self._b = allocate("b_staged", (tile.stages, *b_shape), product.dtype, "shared.dyn")
         self._c = allocate("c_staged", (tile.rows, tile.features), "float32", "shared.dyn")
-        self._sums = allocate("sums", (warp.rows, warp.columns), "float32", "wmma.accumulator")
+        self.sums.allocate()
         self._held = allocate("held", (chunk_lanes(out),), "float32", "local")
         self._exact = allocate("exact", (1,), "float32", "local")
-        T.reads(*map(_all, buffers_loaded(product.nest.expressions)))
-        T.writes(_all(product.nest.result))
+        T.reads(*map(everything_of, buffers_loaded(product.nest.expressions)))
+        T.writes(everything_of(product.nest.result))
 
     def _place(self, where: Var) -> None:
         """Compute what the thread block works on."""
@@ -143,18 +140,12 @@ class _TileProgram:
         count = bind("count", self._outside.at(product.count))
         self._steps = Steps(product, tile.depth, count)
 
-    def _fill(self) -> None:
-        with T.grid(self.warp.rows, self.warp.columns) as (i, j), T.sblock("fill"):
-            vi = axis("vi", T.axis.spatial(self.warp.rows, i))
-            vj = axis("vj", T.axis.spatial(self.warp.columns, j))
-            T.buffer_store(self._sums, tirx.const(0.0, "float32"), [vi, vj])
-
     def _fetch(self, step: Expr, stage: Expr) -> None:
         tile = self.tile
         with T.sblock("fetch"):
             vstep = axis("vstep", T.axis.opaque(self._steps.number, step))
             vstage = axis("vstage", T.axis.opaque(tile.stages, stage))
-            T.reads(*map(_all, buffers_loaded(self.product.nest.expressions)))
+            T.reads(*map(everything_of, buffers_loaded(self.product.nest.expressions)))
             T.writes(*(_stage(buffer, vstage) for buffer in (self._a, self._b)))
             T.sblock_attr({"buffer_dim_align": [[0, 1, *self._a_pitch], [1, 1, *self._b_pitch]]})
             self._fetch_values(vstep, vstage)
@@ -259,36 +250,16 @@ class _TileProgram:
         self._threads.share(tile.depth * chunks, share)
 
     def _multiply(self, stage: Expr) -> None:
-        product, tile, warp = self.product, self.tile, self.warp
-        depth = warp.shape.depth
-        with T.sblock("step"):
-            vstage = axis("vstage", T.axis.opaque(tile.stages, stage))
-            with (
-                loop("part", T.unroll(tile.depth // depth)) as part,
-                T.grid(warp.rows, warp.columns, depth) as (i, j, k),
-                T.sblock("multiply"),
-            ):
-                vi = axis("vi", T.axis.spatial(warp.rows, i))
-                vj = axis("vj", T.axis.spatial(warp.columns, j))
-                vk = axis("vk", T.axis.reduce(tile.depth, part * depth + k))
-                place = [self._warp_row + vi, vk]
-                place = place[::-1] if product.by_columns else place
-                a = tirx.BufferLoad(self._a, [vstage, *place])
-                b = tirx.BufferLoad(self._b, [vstage, vk, self._warp_column + vj])
-                total = tirx.BufferLoad(self._sums, [vi, vj])
-                total = total + tirx.Cast("float32", a) * tirx.Cast("float32", b)
-                T.buffer_store(self._sums, total, [vi, vj])
+        def a_at(vstage: Var, row: Var, k: Var) -> Expr:
+            place = [self._warp_row + row, k]
+            return tirx.BufferLoad(
+                self._a, [vstage, *(place[::-1] if self.product.by_columns else place)]
+            )
 
-    def _store(self) -> None:
-        with T.sblock("pass_on"):
-            T.reads(_all(self._sums))
-            T.writes(_all(self._c))
-            T.sblock_attr({"buffer_dim_align": [[0, 0, 32, 8]]})
-            with T.grid(self.warp.rows, self.warp.columns) as (i, j), T.sblock("store"):
-                vi = axis("vi", T.axis.spatial(self.warp.rows, i))
-                vj = axis("vj", T.axis.spatial(self.warp.columns, j))
-                place = [self._warp_row + vi, self._warp_column + vj]
-                T.buffer_store(self._c, tirx.BufferLoad(self._sums, [vi, vj]), place)
+        def b_at(vstage: Var, k: Var, column: Var) -> Expr:
+            return tirx.BufferLoad(self._b, [vstage, k, self._warp_column + column])
+
+        self.sums.multiply(self.tile.stages, stage, self.tile.depth, a_at, b_at)
 
     def _write(self) -> None:
         """Write the tile to the result."""
@@ -370,10 +341,6 @@ class _TileProgram:
                 )
                 T.buffer_store(self._exact, tirx.BufferLoad(self._exact, [0]) + a * b, [0])
         return tirx.BufferLoad(self._exact, [0])
-
-
-def _all(buffer: Var):
-    return buffer[tuple(slice(0, size) for size in buffer.ty.shape)]
 
 
 def _stage(buffer: Var, stage: Var):

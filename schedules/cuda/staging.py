@@ -29,9 +29,10 @@ __all__ = [
     "copy_chunk",
     "copy_values",
     "everything",
+    "everything_of",
+    "itemsize",
     "kernel",
     "loop",
-    "padded_strides",
     "pipeline",
     "when",
 ]
@@ -107,6 +108,11 @@ def everything(conditions: Sequence[Expr]) -> Expr:
     for number, condition in enumerate(conditions):
         total = tirx.And(total, condition) if number else condition
     return total
+
+
+def everything_of(buffer: Var) -> tirx.BufferRegion:
+    """Return the region that is all of a buffer."""
+    return buffer[tuple(slice(0, size) for size in buffer.ty.shape)]
 
 
 def bind(name: str, value: Expr) -> Var:

@@ -58,7 +58,9 @@ def fragment_shape(dtype: str, rows: int) -> FragmentShape:
         return FragmentShape(16, 16, 8)
     if dtype in ("float16", "bfloat16"):
         return FragmentShape(8, 32, 16) if rows <= 8 else FragmentShape(16, 16, 16)
-    raise ValueError(f"dtype: expected float16, bfloat16 or float32 for tensor cores, found {dtype}")
+    raise ValueError(
+        f"dtype: expected float16, bfloat16 or float32 for tensor cores, found {dtype}"
+    )
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,9 @@ def _multiply_description(product: WarpProduct) -> PrimFunc:
         C = T.match_buffer(c, (rows, columns), "float32", align=64, offset_factor=1, scope=_SUMS)
         with T.sblock("root"):
             T.reads(
-                C[0:rows, 0:columns], A[0 : a_shape[0], 0 : a_shape[1]], B[0 : b_shape[0], 0 : b_shape[1]]
+                C[0:rows, 0:columns],
+                A[0 : a_shape[0], 0 : a_shape[1]],
+                B[0 : b_shape[0], 0 : b_shape[1]],
             )
             T.writes(C[0:rows, 0:columns])
             for i, j, k in T.grid(rows, columns, depth):
@@ -150,7 +154,9 @@ def _multiply_description(product: WarpProduct) -> PrimFunc:
                     vi, vj, vk = T.axis.remap("SSR", [i, j, k])
                     ai, ak = T.meta_var(_swapped(vi, vk, swap_a))
                     bk, bj = T.meta_var(_swapped(vk, vj, swap_b))
-                    C[vi, vj] = C[vi, vj] + T.Cast("float32", A[ai, ak]) * T.Cast("float32", B[bk, bj])
+                    C[vi, vj] = C[vi, vj] + T.Cast("float32", A[ai, ak]) * T.Cast(
+                        "float32", B[bk, bj]
+                    )
 
     return description
 
@@ -176,12 +182,16 @@ def _multiply_halves(product: WarpProduct) -> tuple[PrimFunc, PrimFunc]:
         C = T.match_buffer(c, (rows, columns), "float32", align=64, offset_factor=1, scope=_SUMS)
         with T.sblock("root"):
             T.reads(
-                C[0:rows, 0:columns], A[0 : a_shape[0], 0 : a_shape[1]], B[0 : b_shape[0], 0 : b_shape[1]]
+                C[0:rows, 0:columns],
+                A[0 : a_shape[0], 0 : a_shape[1]],
+                B[0 : b_shape[0], 0 : b_shape[1]],
             )
             T.writes(C[0:rows, 0:columns])
             with T.sblock("fragments"):
                 T.reads(
-                    C[0:rows, 0:columns], A[0 : a_shape[0], 0 : a_shape[1]], B[0 : b_shape[0], 0 : b_shape[1]]
+                    C[0:rows, 0:columns],
+                    A[0 : a_shape[0], 0 : a_shape[1]],
+                    B[0 : b_shape[0], 0 : b_shape[1]],
                 )
                 T.writes(C[0:rows, 0:columns])
                 a_fragment = T.sblock_alloc_buffer((m, k), dtype, scope="wmma.matrix_a")
@@ -194,7 +204,9 @@ def _multiply_halves(product: WarpProduct) -> tuple[PrimFunc, PrimFunc]:
                             n,
                             k,
                             j,
-                            B.access_ptr("r", ptr_type=dtype, offset=j * n * (b_step if swap_b else 1)),
+                            B.access_ptr(
+                                "r", ptr_type=dtype, offset=j * n * (b_step if swap_b else 1)
+                            ),
                             b_step,
                             b_layout,
                             dtype="void",
@@ -208,7 +220,9 @@ def _multiply_halves(product: WarpProduct) -> tuple[PrimFunc, PrimFunc]:
                             n,
                             k,
                             0,
-                            A.access_ptr("r", ptr_type=dtype, offset=i * m * (1 if swap_a else a_step)),
+                            A.access_ptr(
+                                "r", ptr_type=dtype, offset=i * m * (1 if swap_a else a_step)
+                            ),
                             a_step,
                             a_layout,
                             dtype="void",
@@ -243,15 +257,29 @@ def _multiply_tf32(product: WarpProduct) -> tuple[PrimFunc, PrimFunc]:
     def implementation(a: T.handle, b: T.handle, c: T.handle) -> None:
         a_step, a_one, b_step, b_one = T.int32(), T.int32(), T.int32(), T.int32()
         A = T.match_buffer(
-            a, a_shape, "float32", align=16, offset_factor=4, scope=_OPERANDS, strides=[a_step, a_one]
+            a,
+            a_shape,
+            "float32",
+            align=16,
+            offset_factor=4,
+            scope=_OPERANDS,
+            strides=[a_step, a_one],
         )
         B = T.match_buffer(
-            b, b_shape, "float32", align=16, offset_factor=4, scope=_OPERANDS, strides=[b_step, b_one]
+            b,
+            b_shape,
+            "float32",
+            align=16,
+            offset_factor=4,
+            scope=_OPERANDS,
+            strides=[b_step, b_one],
         )
         C = T.match_buffer(c, (rows, columns), "float32", align=64, offset_factor=1, scope=_SUMS)
         with T.sblock("root"):
             T.reads(
-                C[0:rows, 0:columns], A[0 : a_shape[0], 0 : a_shape[1]], B[0 : b_shape[0], 0 : b_shape[1]]
+                C[0:rows, 0:columns],
+                A[0 : a_shape[0], 0 : a_shape[1]],
+                B[0 : b_shape[0], 0 : b_shape[1]],
             )
             T.writes(C[0:rows, 0:columns])
             T.evaluate(
@@ -341,7 +369,9 @@ def _store(product: WarpProduct) -> tuple[PrimFunc, PrimFunc]:
     @T.prim_func(s_tir=True)
     def description(c: T.handle, s: T.handle) -> None:
         C = T.match_buffer(c, (rows, columns), "float32", align=64, offset_factor=1, scope=_SUMS)
-        S = T.match_buffer(s, (rows, columns), "float32", align=16, offset_factor=4, scope=_OPERANDS)
+        S = T.match_buffer(
+            s, (rows, columns), "float32", align=16, offset_factor=4, scope=_OPERANDS
+        )
         with T.sblock("root"):
             T.reads(C[0:rows, 0:columns])
             T.writes(S[0:rows, 0:columns])
@@ -355,7 +385,13 @@ def _store(product: WarpProduct) -> tuple[PrimFunc, PrimFunc]:
         step, one = T.int32(), T.int32()
         C = T.match_buffer(c, (rows, columns), "float32", align=64, offset_factor=1, scope=_SUMS)
         S = T.match_buffer(
-            s, (rows, columns), "float32", align=16, offset_factor=4, scope=_OPERANDS, strides=[step, one]
+            s,
+            (rows, columns),
+            "float32",
+            align=16,
+            offset_factor=4,
+            scope=_OPERANDS,
+            strides=[step, one],
         )
         with T.sblock("root"):
             T.reads(C[0:rows, 0:columns])
