@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .tensor_cores import fragment_shape
 
-__all__ = ["BlockTile", "DotBlockTile"]
+__all__ = ["BlockTile", "DotTile"]
 
 #: Features of a tile where their number is symbolic.
 _FEATURES = 64
@@ -73,6 +73,55 @@ class BlockTile:
         warps = max(1, min(_MOST_WARPS, fragments // 2))
         depth = max(shape.depth, _DEPTH_BYTES // _bytes(dtype))
         return BlockTile(rows, wide, depth, warps)
+
+
+@dataclass(frozen=True)
+class DotTile:
+    """What a thread block computes of dot products at blocks of entries.
+
+    Parameters
+    ----------
+    blocks : int
+        Stored blocks.
+    depth : int
+        Features that are staged in shared memory together.
+    warps : int
+        Warps, a multiple of `blocks`; they share the columns of a block first, then the rows.
+    stages : int
+        Buffers in shared memory, two or more.
+    async_copy : bool
+        Copy to shared memory without registers in between.
+    """
+
+    blocks: int
+    depth: int
+    warps: int
+    stages: int = 3
+    async_copy: bool = True
+
+    @staticmethod
+    def default(block: tuple[int, int], dtype: str = "float16") -> DotTile:
+        """Return the tile for blocks of a size.
+
+        Parameters
+        ----------
+        block : tuple of int
+            Rows and columns of a block of entries.
+        dtype : str
+            Of the operands.
+
+        Examples
+        --------
+        >>> from tvm_sparse.schedules.cuda.block_tiles import DotTile
+        >>> DotTile.default((16, 16)), DotTile.default((64, 64)).blocks
+        (DotTile(blocks=4, depth=32, warps=4, stages=3, async_copy=True), 1)
+        """
+        shape = fragment_shape(dtype, 16)
+        fragments = -(-block[0] // shape.rows) * -(-block[1] // shape.columns)
+        each = max(1, min(_MOST_WARPS, fragments // 2))
+        each = 1 << (each.bit_length() - 1)
+        depth = max(shape.depth, _DEPTH_BYTES // _bytes(dtype))
+        return DotTile(_MOST_WARPS // each, depth, _MOST_WARPS)
 
 
 def _power_of_two(number: int) -> int:
