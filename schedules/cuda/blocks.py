@@ -92,7 +92,7 @@ class _TileProgram:
         """Return the loop that takes the place of the product's."""
         product, tile = self.product, self.tile
         strips = cast(1, "int32")
-        for _, extent in product.nest.outer:
+        for _, extent in product.outer:
             strips = strips * cast(extent, "int32")
         self._strips, self._row_tiles = strips, -(-product.rows // tile.rows)
         feature_tiles = tirx.ceildiv(cast(product.features, "int64"), cast(tile.features, "int64"))
@@ -135,7 +135,7 @@ class _TileProgram:
         self._first_row = tirx.truncmod(rest, self._row_tiles) * tile.rows
         feature_tile = cast(tirx.truncdiv(rest, self._row_tiles), "int64")
         self._first_feature = bind("first_feature", feature_tile * tile.features)
-        self._outside = Outside(product.nest, strip)
+        self._outside = Outside(product, strip)
         self._features = cast(product.features, "int64")
         count = bind("count", self._outside.at(product.count))
         self._steps = Steps(product, tile.depth, count)
