@@ -96,8 +96,37 @@ class BlockProduct:
 
     @property
     def dtype(self) -> str:
-        """Of the operands, where it is the same for both."""
+        """Of the dense operand."""
         return str(self.dense.buffer.ty.dtype)
+
+    @property
+    def has_one_dtype(self) -> bool:
+        """Whether both operands have the same dtype."""
+        return str(self.values.buffer.ty.dtype) == self.dtype
+
+    @property
+    def sum_dtype(self) -> str:
+        """In which the program adds up."""
+        return str(self.nest.init.ty.dtype)
+
+    @property
+    def strips(self) -> Expr:
+        """Number of rows of blocks, int32: there are no more thread blocks."""
+        total = cast(1, "int32")
+        for _, extent in self.outer:
+            total = total * cast(extent, "int32")
+        return total
+
+    def padding_tests(self, value: Expr) -> list[Expr]:
+        """Return the conditions on a value that tell entries from padding."""
+
+        def load(node: TensorLoad, mutator) -> Expr:
+            if node.source.same_as(self.values.buffer):
+                return value
+            return mutator.default_mutate(node)
+
+        tests = [test for test in self.nest.conditions if uses(test, self.values.buffer)]
+        return [tvm_ffi.structural_mutate(test, [(TensorLoad, load)]) for test in tests]
 
     @property
     def known_features(self) -> int | None:

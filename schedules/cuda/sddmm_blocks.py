@@ -171,7 +171,9 @@ class BlockDots:
 def _pointers(nest: Nest, count: Expr) -> Var | None:
     """Return the row pointers that a number of blocks is a difference of."""
     (row, _), *others = nest.variables[:-4]
-    if "R" in nest.kinds[:-4] or any(not (isinstance(extent, tirx.IntImm) and int(extent) == 1) for _, extent in others):
+    if "R" in nest.kinds[:-4] or any(
+        not (isinstance(extent, tirx.IntImm) and int(extent) == 1) for _, extent in others
+    ):
         return None
     if not isinstance(count, tirx.Sub) or not all(
         isinstance(x, TensorLoad) for x in (count.a, count.b)
