@@ -12,14 +12,13 @@ from tvm.tirx.script import builder as T
 
 from .block_nests import buffers_loaded
 from .block_products import BlockProduct, Outside
-from .block_tiles import RowsTile
+from .block_tiles import BlockRowsTile
 from .staging import (
     allocate,
     bind,
     cast,
     choose,
     chunk_lanes,
-    everything,
     everything_of,
     kernel,
     loop,
@@ -30,14 +29,14 @@ from .tensor_cores import WARP
 __all__ = ["rows_program"]
 
 
-def rows_program(product: BlockProduct, tile: RowsTile) -> tirx.For:
+def rows_program(product: BlockProduct, tile: BlockRowsTile) -> tirx.For:
     """Return the loop that takes the place of a product's.
 
     Parameters
     ----------
     product : BlockProduct
         The product.
-    tile : RowsTile
+    tile : BlockRowsTile
         What a warp computes.
     """
     return _RowsProgram(product, tile).build()
@@ -46,7 +45,7 @@ def rows_program(product: BlockProduct, tile: RowsTile) -> tirx.For:
 class _RowsProgram:
     """The program of a product; its methods emit one phase each."""
 
-    def __init__(self, product: BlockProduct, tile: RowsTile) -> None:
+    def __init__(self, product: BlockProduct, tile: BlockRowsTile) -> None:
         self.product, self.tile = product, tile
         self._out = str(product.nest.result.ty.dtype)
         self._sum = product.sum_dtype

@@ -8,7 +8,7 @@ from tvm import DataType
 
 from .tensor_cores import fragment_shape
 
-__all__ = ["BlockTile", "DotTile", "RowsTile"]
+__all__ = ["BlockTile", "DotBlockTile", "BlockRowsTile"]
 
 #: Features of a tile where their number is symbolic.
 _FEATURES = 64
@@ -81,7 +81,7 @@ class BlockTile:
 
 
 @dataclass(frozen=True)
-class RowsTile:
+class BlockRowsTile:
     """What a warp computes of a product with blocks of entries on CUDA cores.
 
     Parameters
@@ -101,7 +101,7 @@ class RowsTile:
     @staticmethod
     def default(
         block: tuple[int, int], features: int | None = None, dtype: str = "float32"
-    ) -> RowsTile:
+    ) -> BlockRowsTile:
         """Return the tile for blocks of a size.
 
         Parameters
@@ -115,19 +115,19 @@ class RowsTile:
 
         Examples
         --------
-        >>> from tvm_sparse.schedules.cuda.block_tiles import RowsTile
-        >>> RowsTile.default((4, 4), 128)
-        RowsTile(rows=4, lanes=4, warps=4)
+        >>> from tvm_sparse.schedules.cuda.block_tiles import BlockRowsTile
+        >>> BlockRowsTile.default((4, 4), 128)
+        BlockRowsTile(rows=4, lanes=4, warps=4)
         """
         widest = max(1, min(_WIDEST, 16 // _bytes(dtype)))
         wanted = _FEATURES if features is None else features
         lanes = min(widest, _power_of_two(-(-wanted // 32)))
         rows = next(size for size in range(_ACCUMULATORS // lanes, 0, -1) if block[0] % size == 0)
-        return RowsTile(rows, lanes)
+        return BlockRowsTile(rows, lanes)
 
 
 @dataclass(frozen=True)
-class DotTile:
+class DotBlockTile:
     """What a thread block computes of dot products at blocks of entries.
 
     Parameters
@@ -151,7 +151,7 @@ class DotTile:
     async_copy: bool = True
 
     @staticmethod
-    def default(block: tuple[int, int], dtype: str = "float16") -> DotTile:
+    def default(block: tuple[int, int], dtype: str = "float16") -> DotBlockTile:
         """Return the tile for blocks of a size.
 
         Parameters
@@ -163,16 +163,16 @@ class DotTile:
 
         Examples
         --------
-        >>> from tvm_sparse.schedules.cuda.block_tiles import DotTile
-        >>> DotTile.default((16, 16)), DotTile.default((64, 64)).blocks
-        (DotTile(blocks=4, depth=32, warps=4, stages=3, async_copy=True), 1)
+        >>> from tvm_sparse.schedules.cuda.block_tiles import DotBlockTile
+        >>> DotBlockTile.default((16, 16)), DotBlockTile.default((64, 64)).blocks
+        (DotBlockTile(blocks=4, depth=32, warps=4, stages=3, async_copy=True), 1)
         """
         shape = fragment_shape(dtype, 16)
         fragments = -(-block[0] // shape.rows) * -(-block[1] // shape.columns)
         each = max(1, min(_MOST_WARPS, fragments // 2))
         each = 1 << (each.bit_length() - 1)
         depth = max(shape.depth, _DEPTH_BYTES // _bytes(dtype))
-        return DotTile(_MOST_WARPS // each, depth, _MOST_WARPS)
+        return DotBlockTile(_MOST_WARPS // each, depth, _MOST_WARPS)
 
 
 def _power_of_two(number: int) -> int:

@@ -21,7 +21,7 @@ from ..cpu.part_blocks import blocks_of
 from .block_nests import buffers_loaded, read_nest
 from .block_products import BlockProduct, Outside, Steps
 from .block_rows import rows_program
-from .block_tiles import BlockTile, RowsTile
+from .block_tiles import BlockTile, BlockRowsTile
 from .results import bind_others, round_at_once
 from .staging import (
     Threads,
@@ -51,7 +51,7 @@ def schedule(
     sch: s_tir.Schedule,
     parts: Sequence[str],
     *,
-    tile: BlockTile | RowsTile | None = None,
+    tile: BlockTile | BlockRowsTile | None = None,
     target: Target | str | dict | None = None,
     name: str = "spmm",
     groups: Mapping[str, str] | None = None,
@@ -64,7 +64,7 @@ def schedule(
         Holds the iterations ``name_part``, and ``name_init`` where there is one.
     parts : sequence of str
         Names of the parts.
-    tile : BlockTile or RowsTile, optional
+    tile : BlockTile or BlockRowsTile, optional
         The tile, of tensor cores or of CUDA cores. Tensor cores round float32 to tf32 (10 bits of mantissa),
         so that they are taken for it only if asked for. By default blocks of eight rows or more are
         multiplied by tensor cores in half precision, others by CUDA cores.
@@ -90,7 +90,7 @@ def schedule_part(
     sch: s_tir.Schedule,
     iteration: str,
     *,
-    tile: BlockTile | RowsTile | None = None,
+    tile: BlockTile | BlockRowsTile | None = None,
     alone: bool = False,
 ) -> None:
     """Schedule one part.
@@ -101,7 +101,7 @@ def schedule_part(
         The schedule.
     iteration : str
         Name of its iteration.
-    tile : BlockTile or RowsTile, optional
+    tile : BlockTile or BlockRowsTile, optional
         As in :func:`schedule`.
     alone : bool
         Whether no other part adds to the result, so that sums may be rounded at once.
@@ -116,7 +116,7 @@ def schedule_part(
     if product is None:
         raise ValueError(f"iteration {iteration}: expected blocks of entries and dense features")
     chosen = tile or _default_tile(product)
-    if isinstance(chosen, RowsTile):
+    if isinstance(chosen, BlockRowsTile):
         sch.state.replace(sch.get_sref(product.nest.loop), rows_program(product, chosen), {})
         return
     program = _TileProgram(product, chosen)
@@ -124,12 +124,12 @@ def schedule_part(
     program.sums.tensorize(sch)
 
 
-def _default_tile(product: BlockProduct) -> BlockTile | RowsTile:
+def _default_tile(product: BlockProduct) -> BlockTile | BlockRowsTile:
     block, features = (product.rows, product.columns), product.known_features
     halves = product.dtype in ("float16", "bfloat16") and product.sum_dtype == "float32"
     if halves and product.has_one_dtype and product.rows >= 8:
         return BlockTile.default(block, features, product.dtype)
-    return RowsTile.default(block, features, product.dtype)
+    return BlockRowsTile.default(block, features, product.dtype)
 
 
 class _TileProgram:

@@ -17,7 +17,7 @@ from tvm.tirx.script import builder as T
 
 from ..cpu.part_blocks import blocks_of
 from .block_nests import Factor, Nest, at, buffers_loaded, read_nest, stride, uses
-from .block_tiles import DotTile
+from .block_tiles import DotBlockTile
 from .results import bind_others, round_at_once
 from .staging import (
     Threads,
@@ -47,7 +47,7 @@ def schedule(
     sch: s_tir.Schedule,
     parts: Sequence[str],
     *,
-    tile: DotTile | None = None,
+    tile: DotBlockTile | None = None,
     target: Target | str | dict | None = None,
     name: str = "sddmm",
     groups: Mapping[str, str] | None = None,
@@ -60,8 +60,8 @@ def schedule(
         Holds the iterations ``name_part``, features reduced.
     parts : sequence of str
         Names of the parts.
-    tile : DotTile, optional
-        The tile; :meth:`DotTile.default` for each part unless given.
+    tile : DotBlockTile, optional
+        The tile; :meth:`DotBlockTile.default` for each part unless given.
     target : tvm.target.Target, str, dict or None
         Not looked at.
     name : str
@@ -82,7 +82,7 @@ def schedule(
         dots = BlockDots.of(nest)
         if dots is None:
             raise ValueError(f"part {part}: expected blocks of entries under row pointers")
-        chosen = tile or DotTile.default((dots.rows, dots.columns), dots.dtype)
+        chosen = tile or DotBlockTile.default((dots.rows, dots.columns), dots.dtype)
         program = _TileProgram(dots, chosen)
         sch.state.replace(sch.get_sref(dots.nest.loop), program.build(), {})
         program.sums.tensorize(sch)
@@ -187,7 +187,7 @@ def _pointers(nest: Nest, count: Expr) -> Var | None:
 class _TileProgram:
     """The tile program of dot products; its methods emit one phase each."""
 
-    def __init__(self, dots: BlockDots, tile: DotTile) -> None:
+    def __init__(self, dots: BlockDots, tile: DotBlockTile) -> None:
         self.dots, self.tile = dots, tile
         shape = WarpProduct(16, 16, dots.dtype).shape
         self._rows, self._columns = (
