@@ -65,10 +65,12 @@ def test_spilled_registers_are_seen_as_stack_and_as_local_accesses(arch):
 def test_static_shared_memory_is_that_of_each_kernel():
     source = """
     extern "C" __global__ void small(float* y) {
-      __shared__ float s[64]; s[threadIdx.x] = y[threadIdx.x]; __syncthreads(); y[threadIdx.x] = s[63 - threadIdx.x];
+      __shared__ float s[64]; s[threadIdx.x] = y[threadIdx.x]; __syncthreads();
+      y[threadIdx.x] = s[63 - threadIdx.x];
     }
     extern "C" __global__ void large(float* y) {
-      __shared__ float s[1024]; s[threadIdx.x] = y[threadIdx.x]; __syncthreads(); y[threadIdx.x] = s[9 ^ threadIdx.x];
+      __shared__ float s[1024]; s[threadIdx.x] = y[threadIdx.x]; __syncthreads();
+      y[threadIdx.x] = s[9 ^ threadIdx.x];
     }
     extern "C" __global__ void none(float* y) { y[threadIdx.x] = 0; }
     """
