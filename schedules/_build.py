@@ -16,7 +16,6 @@ from ..runtime import Executable, compile, lower, resolve_target
 from ..schedule import SparseSchedule
 from ..schedule.iterations import find_iteration
 from ..schedule.trace import IterationHandle
-from ..transform import FuseFollowers
 
 __all__ = [
     "build_decomposed",
@@ -24,6 +23,7 @@ __all__ = [
     "cpu_schedules",
     "decompose",
     "scheduled",
+    "scheduled_parts",
     "schedules_for",
 ]
 
@@ -75,10 +75,7 @@ def scheduled(
     program = _specialized(program, features)
     resolved = resolve_target(target)
     schedules = schedules_for(operator, resolved)
-    lowered = lower(program)
-    if resolved.kind.name == "cuda":
-        lowered = FuseFollowers()(lowered)
-    schedule = Schedule(lowered)
+    schedule = Schedule(getattr(schedules, "lowered", lower)(program))
     schedules.schedule(schedule, target=resolved, name=program.name, **options)
     return schedule
 
@@ -110,18 +107,36 @@ def build_decomposed(
         Whether the rows of a format alone under which nothing is stored (diagonals) are gone over strip
         by strip.
     """
+    resolved = resolve_target(target)
+    schedule = scheduled_parts(schedules, program, operand, formats, resolved, features, strips)
+    return compile(schedule, resolved)
+
+
+def scheduled_parts(
+    schedules: str,
+    program: SparseFunc,
+    operand: str | Sequence[str],
+    formats: Any,
+    target: Any = "llvm",
+    features: int | None = None,
+    strips: bool = False,
+    **options: Any,
+) -> Schedule:
+    """Hold operands in formats and schedule the parts; parameters as in :func:`build_decomposed`."""
+    resolved = resolve_target(target)
+    module = schedules_for(schedules, resolved)
     program = _specialized(program, features)
-    resolved = _cpu_target(target)
     decomposed, parts = decompose(program, operand, formats, strips)
     schedule = decomposed.lower()
-    cpu_schedules(schedules).schedule(
+    module.schedule(
         schedule,
         parts,
         target=resolved,
         name=program.name,
         groups=getattr(formats, "disjoint_rows", None),
+        **options,
     )
-    return compile(schedule, resolved)
+    return schedule
 
 
 def decompose(
@@ -179,13 +194,6 @@ def _put_rows_inside(schedule: SparseSchedule, handle: IterationHandle, strips: 
         before = [place for place in range(last) if place not in inside]
         order = [*before, *inside, *range(last, len(loops))]
         schedule.sparse_reorder(handle, [loops[place][2] for place in order])
-
-
-def _cpu_target(target: Any) -> Target:
-    resolved = resolve_target(target)
-    if resolved.kind.name != "llvm":
-        raise ValueError(f"target: expected a CPU (llvm), found {resolved.kind.name}")
-    return resolved
 
 
 def schedules_for(operator: str, target: Target) -> ModuleType:

@@ -1,35 +1,41 @@
-"""SpMM over formats on CUDA: a thread block for each stored row, the parts in one kernel."""
+"""SpMM over formats on CUDA: rows a group of lanes, the parts of a format in one kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tvm import s_tir
+from tvm import s_tir, tirx
 from tvm.target import Target
 
 from ..cpu.parts import block_names, is_reduced, part_blocks
+from .rows import Block, default_tile, feature_width, tile_row
+from .tiles import THREADS, RowTile
 
 __all__ = ["schedule"]
 
-THREADS = 32
+#: Entries that a group of lanes takes at least: narrow rows come several at a time.
+_ENTRIES = 8
 
 
 def schedule(
     sch: s_tir.Schedule,
     parts: Sequence[str],
     *,
+    tile: RowTile | None = None,
     target: Target | str | dict | None = None,
     name: str = "spmm",
     groups: Mapping[str, str] | None = None,
 ) -> None:
-    """Bind rows to blocks and features to threads; parts of a group become one kernel.
+    """Bind rows to groups of lanes and features to lanes; parts of a group become one kernel.
 
     Parameters
     ----------
     sch, parts, name, groups
         As those of the CPU's :func:`tvm_sparse.schedules.cpu.parts.schedule`.
+    tile : RowTile, optional
+        Rows and features of a thread block; by default what suits the feature width.
     target : tvm.target.Target, str, dict or None
-        Not looked at: a warp for each row is right for every card.
+        Not looked at: the tile suits every card.
 
     Raises
     ------
@@ -46,19 +52,36 @@ def schedule(
                 "entries of a row are scattered, or lie in several ranges of columns"
             )
         rows, block = found
-        *entries, feature = sch.get_loops(block)
-        tiles, thread = sch.split(feature, [None, THREADS])
-        sch.reorder(tiles, *entries, thread)
-        write = sch.cache_write(block, 0, "local")
-        sch.reverse_compute_at(write, tiles)
-        sch.bind(thread, "threadIdx.x")
-        sch.bind(sch.get_loops(write)[-1], "threadIdx.x")
-        sch.decompose_reduction(block, entries[0])
+        chosen = tile or default_tile(sch, block)
+        coarse = _rows_together(sch, block)
+        tile_row(sch, block, chosen)
         row = sch.get_loops(rows)[0]
-        sch.bind(row, "blockIdx.x")
-        sch.annotate(row, "tvm_sparse.together", (groups or {}).get(part, part))
-    if f"{name}_init_0" in names:
-        row, feature = sch.get_loops(sch.get_sblock(f"{name}_init_0"))
-        _, thread = sch.split(feature, [None, THREADS])
-        sch.bind(row, "blockIdx.x")
-        sch.bind(thread, "threadIdx.x")
+        outer, inner, _ = sch.split(row, [None, chosen.rows, coarse])
+        sch.bind(outer, "blockIdx.x")
+        sch.bind(inner, "threadIdx.y")
+        sch.annotate(outer, "tvm_sparse.together", (groups or {}).get(part, part))
+    own = {f"{name}_{part}_0" for part in parts}
+    for each in names:
+        if each.endswith(("_init_0", "_fill_0", "_cast_0")) and each not in own:
+            _share_elements(sch, sch.get_sblock(each))
+
+
+def _rows_together(sch: s_tir.Schedule, block: Block) -> int:
+    """How many rows a group of lanes takes, by how many entries the format gives a row."""
+    entries = 1
+    for loop in sch.get_loops(block)[:-1]:
+        extent = sch.get(loop).extent
+        if not isinstance(extent, tirx.IntImm):
+            return 1
+        entries *= int(extent)
+    return max(1, _ENTRIES // max(1, entries))
+
+
+def _share_elements(sch: s_tir.Schedule, block: Block) -> None:
+    """Give each thread an element of an elementwise iteration."""
+    *_, feature = loops = sch.get_loops(block)
+    if feature_width(sch, feature) == 0:
+        return  # nothing to compute
+    outer, thread = sch.split(sch.fuse(*loops), [None, THREADS])
+    sch.bind(outer, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")

@@ -9,13 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Expr, Var
 
+from ...ir import SparseFunc
+from ...runtime import lower
+from ...transform import FuseFollowers
 from .tiles import RowTile
 
-__all__ = ["bind_rows", "default_tile", "feature_width", "gathered_operand", "tile_row"]
+__all__ = [
+    "bind_rows",
+    "bits_of",
+    "default_tile",
+    "feature_width",
+    "gathered_operands",
+    "load_registers",
+    "lowered",
+    "tile_row",
+    "vectorize_moves",
+]
 
 #: Bytes of the widest load or store.
 _MOVE_BYTES = 16
@@ -55,12 +69,14 @@ def tile_row(sch: s_tir.Schedule, block: Block, tile: RowTile) -> None:
     store = sch.cache_write(computed[-1], 0, "local")
     for each in computed:
         sch.transform_layout(each, ("write", 0), held, assume_injective_transform=True)
-    load = _gather(sch, block, held) if tile.vector > 1 else None
+    gathered = gathered_operands(sch, block) if tile.vector > 1 else []
+    loads = [load_registers(sch, block, number, held) for number in gathered]
 
     # 2. The same loops around each: tiles and lanes outside, vectors inside.
     cut = [_cut(sch, each, tile) for each in (*computed, store)]
-    if load is not None:
-        sch.merge(_cut(sch, load, tile).innermost_entry, cut[0].innermost_entry)
+    inner = [_cut(sch, each, tile).innermost_entry for each in loads]
+    if inner:
+        sch.merge(*inner, cut[0].innermost_entry)
     sch.merge(sch.get_loops(block)[1], *(each.lane for each in cut[1:]))
 
     # 3. Threads, registers, vectors.
@@ -68,12 +84,14 @@ def tile_row(sch: s_tir.Schedule, block: Block, tile: RowTile) -> None:
     for each in computed:
         for register in sch.get_loops(each)[-2:]:
             sch.unroll(register)
-    for each in (load, store):
-        if each is not None:
-            *_, group, value = sch.get_loops(each)
-            sch.unroll(group)
-            _vectorize(sch, each, value)
+    for each in (*loads, store):
+        vectorize_moves(sch, each)
     sch.decompose_reduction(block, sch.get_loops(block)[2])
+
+
+def lowered(program: SparseFunc) -> tvm.ir.IRModule:
+    """Lower a program whose rows are finished where they are summed."""
+    return FuseFollowers()(lower(program))
 
 
 def bind_rows(sch: s_tir.Schedule, row: Loop, count: int) -> tuple[Loop, Loop]:
@@ -92,23 +110,24 @@ def feature_width(sch: s_tir.Schedule, loop: Loop) -> int | None:
 
 def bits_of(sch: s_tir.Schedule, block: Block) -> int:
     """Return the width of the values of the operand that a block gathers, else of its result."""
-    number = gathered_operand(sch, block)
+    gathered = gathered_operands(sch, block)
     found = sch.get(block)
-    source = (found.writes[0] if number is None else found.reads[number]).source
+    source = (found.reads[gathered[0]] if gathered else found.writes[0]).source
     return int(source.dtype.bits)
 
 
-def gathered_operand(sch: s_tir.Schedule, block: Block) -> int | None:
-    """Return which read of a block varies with its innermost loop: the rows of the dense operand."""
+def gathered_operands(sch: s_tir.Schedule, block: Block) -> list[int]:
+    """Return which reads of a block vary with its features: the rows of dense operands."""
     found = sch.get(block)
     feature = found.iter_vars[-1].var
     written = found.writes[0].source
-    for number, region in enumerate(found.reads):
-        if region.source.same_as(written) or len(region.region) != 1:
-            continue
-        if _uses(region.region[0].min, feature):
-            return number
-    return None
+    return [
+        number
+        for number, region in enumerate(found.reads)
+        if not region.source.same_as(written)
+        and len(region.region) == 1
+        and _uses(region.region[0].min, feature)
+    ]
 
 
 def _uses(expr: Expr, var: Var) -> bool:
@@ -139,11 +158,25 @@ def _cut(sch: s_tir.Schedule, block: Block, tile: RowTile) -> _Cut:
     return _Cut(lane, entries[-1] if entries else lane)
 
 
-def _gather(sch: s_tir.Schedule, block: Block, held: Callable) -> Block | None:
-    """Load the values of the gathered operand that a step needs into registers."""
-    number = gathered_operand(sch, block)
-    if number is None:
-        return None
+def load_registers(sch: s_tir.Schedule, block: Block, number: int, held: Callable) -> Block:
+    """Load the values of a read that a step needs into registers first.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        The schedule.
+    block : SBlockRV
+        The block.
+    number : int
+        Which of its reads.
+    held : callable
+        From the feature to the place in the registers; other iterators have a place each.
+
+    Returns
+    -------
+    SBlockRV
+        The block that loads.
+    """
     iterators = sch.get(block).iter_vars
     index_map = tirx.IndexMap.from_func(
         lambda *places: (*places[:-1], *held(places[-1])),
@@ -153,8 +186,10 @@ def _gather(sch: s_tir.Schedule, block: Block, held: Callable) -> Block | None:
     return sch.reindex_cache_read(block, number, "local", index_map)
 
 
-def _vectorize(sch: s_tir.Schedule, block: Block, value: Loop) -> None:
-    """Move the values of a vector at once, or in moves of the widest kind."""
+def vectorize_moves(sch: s_tir.Schedule, block: Block) -> None:
+    """Move the values of the innermost loop at once, or in moves of the widest kind."""
+    *_, group, value = sch.get_loops(block)
+    sch.unroll(group)
     most = _MOVE_BYTES * 8 // int(sch.get(block).writes[0].source.dtype.bits)
     if int(sch.get(value).extent) > most:
         group, value = sch.split(value, [None, most])

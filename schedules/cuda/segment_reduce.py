@@ -6,9 +6,10 @@ from tvm import s_tir
 from tvm.target import Target
 
 from . import spmm
+from .rows import lowered
 from .tiles import RowTile
 
-__all__ = ["schedule"]
+__all__ = ["lowered", "schedule"]
 
 
 def schedule(

@@ -6,10 +6,10 @@ from tvm import s_tir
 from tvm.target import Target
 
 from ..cpu.rows import row_and_entry_blocks
-from .rows import bind_rows, default_tile, tile_row
+from .rows import bind_rows, default_tile, lowered, tile_row
 from .tiles import RowTile
 
-__all__ = ["schedule"]
+__all__ = ["lowered", "schedule"]
 
 
 def schedule(

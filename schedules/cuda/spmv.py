@@ -6,10 +6,10 @@ from tvm import s_tir
 from tvm.target import Target
 
 from ..cpu.rows import row_and_entry_blocks
-from .rows import bind_rows
+from .rows import bind_rows, lowered
 from .tiles import THREADS, RowTile
 
-__all__ = ["DEFAULT_TILE", "schedule"]
+__all__ = ["DEFAULT_TILE", "lowered", "schedule"]
 
 #: Rows of graphs and meshes hold some ten entries: lanes beyond that would idle.
 DEFAULT_TILE = RowTile(vector=1, lanes=8, vectors=1, rows=THREADS // 8)

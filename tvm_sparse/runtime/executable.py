@@ -18,8 +18,16 @@ import tvm
 import tvm_ffi
 
 from .binding import Binding
+from .cuda_compiler import compile_device_code
+from .device_code import DeviceCode
 from .export import copy_library, export_library
-from .minimal import KNOWN_ARCHITECTURES, describe_missing, host_architecture, missing_cpu_features
+from .minimal import (
+    KNOWN_ARCHITECTURES,
+    cuda_refusal,
+    describe_missing,
+    host_architecture,
+    missing_cpu_features,
+)
 from .prepared_tensors import PreparedTensors
 from .signature import Signature
 from .threads import attach_process_launcher, module_header
@@ -48,27 +56,39 @@ class Executable:
         check rank, shape, dtype, device and overlap of every argument.
     path : path-like, optional
         The library that `module` was loaded from.
+    device_code : DeviceCode, optional
+        The CUDA kernels of a compiled module; those of a library are in `module`.
     """
 
     def __init__(
         self,
-        module: tvm.runtime.Executable | tvm_ffi.Module,
+        module: tvm.runtime.Executable | tvm_ffi.Module | None,
         metadata: dict,
         validate: str = "cheap",
         path: Path | None = None,
+        device_code: DeviceCode | None = None,
     ) -> None:
         _check_level(validate)
         if not metadata.get("functions"):
             raise ValueError("metadata: expected at least one function, found none")
+        metadata = dict(metadata)
+        source = metadata.pop("device_source", None)
+        self._cuda_source = source if device_code is None else device_code.source
         self.metadata = metadata
         self.validate = validate
         # Held open: what is at the path may be replaced, the library in use is still this one.
         self._file = open(path, "rb") if path is not None else None  # noqa: SIM115
         self._compiled = module if isinstance(module, tvm.runtime.Executable) else None
+        self._device_code = device_code
+        #: None for a library with CUDA code on a machine without a GPU.
         self.module = self._compiled.jit() if self._compiled is not None else module
-        refusal = _foreign_target(self.module, metadata)
+        refusal = _refusal(self.module, metadata)
         if refusal is None and self.module.kind == "llvm":
             attach_process_launcher(self.module)
+        if refusal is None and device_code is not None:
+            self.module.import_module(device_code.load())
+        #: Why this machine can't run the functions, which may still be exported; None if it can.
+        self.refusal = refusal
         self._functions = {
             name: KernelFunction(
                 name,
@@ -120,7 +140,7 @@ class Executable:
             if self._file is None:
                 raise ValueError("export_library: expected a compiled module, found a bare one")
             return copy_library(self._file, path)
-        return export_library(self._compiled, self.metadata, path, **options)
+        return export_library(self._compiled, self.metadata, path, self._device_code, **options)
 
     def __reduce__(self) -> tuple:
         raise TypeError(
@@ -129,12 +149,45 @@ class Executable:
         )
 
     def inspect_source(self, language: str = "") -> str:
-        """Return generated code: ``"ll"`` for LLVM IR, ``"asm"`` for assembly."""
+        """Return generated code.
+
+        Parameters
+        ----------
+        language : str
+            ``"ll"`` for LLVM IR, ``"asm"`` for assembly (for CUDA kernels, of the host code). For CUDA
+            kernels ``"cuda"``, also the default, for CUDA C, and ``"ptx"`` for what it is compiled to.
+
+        Returns
+        -------
+        str
+            The code.
+
+        Raises
+        ------
+        ValueError
+            If there is no such code: a library holds no LLVM IR, code for a CPU no CUDA C.
+        """
+        if language in ("cuda", "ptx") or ("architectures" in self.metadata and not language):
+            return self._generated_cuda(language)
+        if self.module is None:
+            raise ValueError(f"language: expected 'cuda' of a loaded library, found {language!r}")
         return self.module.inspect_source(language)
+
+    def _generated_cuda(self, language: str) -> str:
+        if self._cuda_source is None:
+            raise ValueError(
+                f"language: expected 'll' or 'asm' of code for a CPU, found {language!r}"
+            )
+        if language != "ptx":
+            return self._cuda_source
+        architecture = self.metadata["architectures"][0].replace("sm_", "compute_")
+        code = compile_device_code(self._cuda_source, architecture, self.metadata["fast_math"])
+        return code.rstrip(b"\0").decode()
 
     def __repr__(self) -> str:
         target = self.metadata.get("target", {})
         kind = " ".join(str(target[key]) for key in ("kind", "mcpu") if key in target)
+        kind = " ".join([kind, ", ".join(self.metadata.get("architectures", []))]).strip()
         functions = ", ".join(function.heading for function in self._functions.values())
         return f"<Executable {functions} for {kind or 'an unnamed target'}>"
 
@@ -244,10 +297,16 @@ class KernelFunction:
         return f"<KernelFunction {self.heading}>"
 
 
-def _foreign_target(module: tvm_ffi.Module, metadata: dict) -> str | None:
+def _refusal(module: tvm_ffi.Module | None, metadata: dict) -> str | None:
     """Say why this machine can't run `module`, which may still be exported; None if it can."""
-    if module.kind != "llvm":
-        return None
+    if module is not None and module.kind == "llvm":
+        foreign = _foreign_processor(module, metadata)
+        if foreign is not None:
+            return foreign
+    return cuda_refusal(metadata)
+
+
+def _foreign_processor(module: tvm_ffi.Module, metadata: dict) -> str | None:
     family = module_header(module)[1].split("-")[0]
     if family in KNOWN_ARCHITECTURES and family != host_architecture():
         return f"was compiled for {family}, and this machine is {host_architecture()}; export it"

@@ -22,6 +22,7 @@ from tvm.sym import Analyzer
 from tvm.tirx import For
 
 from ._access import variables_of
+from ._blocks import changed_block
 
 __all__ = ["FuseFollowers"]
 
@@ -94,7 +95,7 @@ def _fuse(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if len(statements) == len(root.block.body.seq):
         return func
     body = statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
-    block = _changed(root.block, body=body, alloc_buffers=temporaries)
+    block = changed_block(root.block, body=body, alloc_buffers=temporaries)
     return func.with_body(SBlockRealize(root.iter_values, root.predicate, block))
 
 
@@ -113,7 +114,9 @@ def _fuse_pair(
         read = _buffers(follower.block, TensorLoad)
         if temporary not in written or temporary not in read:
             continue
-        if temporary in _buffers(follower.block, tirx.BufferStore):
+        if temporary in _buffers(follower.block, tirx.BufferStore) or _is_index(
+            statements, temporary
+        ):
             continue
         if any(temporary in _buffers(s, tirx.BufferStore, TensorLoad) for s in others):
             continue
@@ -145,12 +148,12 @@ def _join(rows: _Nest, follower: _Nest, temporary: Var) -> tirx.Stmt | None:
     last = SBlockRealize(
         list(follower.realize.iter_values[1:]),
         follower.realize.predicate,
-        _changed(finish, iter_vars=inner),
+        changed_block(finish, iter_vars=inner),
     )
     for loop in reversed(follower.loops[1:]):
         last = _around(loop, last)
     parts = [*compute.seq] if isinstance(compute, tirx.SeqStmt) else [compute]
-    row = _changed(
+    row = changed_block(
         rows.block,
         body=tirx.SeqStmt([*parts, last]),
         alloc_buffers=[*rows.block.alloc_buffers, local],
@@ -174,13 +177,6 @@ def _nest(stmt: tirx.Stmt) -> _Nest | None:
 
 def _around(loop: For, body: tirx.Stmt) -> For:
     return For(loop.loop_var, loop.min, loop.extent, loop.kind, body, None, loop.annotations)
-
-
-def _changed(block: SBlock, **parts: object) -> SBlock:
-    """Return a block with some of its fields replaced."""
-    names = ("iter_vars", "reads", "writes", "name_hint", "body", "init")
-    names += ("alloc_buffers", "match_buffers", "annotations", "span")
-    return SBlock(**{name: parts.get(name, getattr(block, name)) for name in names})
 
 
 def _over(
@@ -278,6 +274,19 @@ def _buffers(node: object, *kinds: type) -> set[Var]:
     }
     tvm_ffi.structural_walk(node, [(kind, visits[kind]) for kind in kinds])
     return found
+
+
+def _is_index(statements: Sequence[tirx.Stmt], buffer: Var) -> bool:
+    """Whether the values of a buffer tell where others are read or written."""
+    found: set[Var] = set()
+
+    def note(access: TensorLoad | tirx.BufferStore) -> None:
+        for index in access.indices:
+            found.update(variables_of(index))
+
+    for statement in statements:
+        tvm_ffi.structural_walk(statement, [(TensorLoad, note), (tirx.BufferStore, note)])
+    return buffer in found
 
 
 def _replace(node: Any, values: dict[Var, Expr]) -> Any:

@@ -27,9 +27,9 @@ uint32_t thread_of(uint32_t noted) { return noted & thread_bits; }
 uint32_t noted_thread() { return running->id | launch->warp_phase[running->warp] << phase_shift; }
 
 // Who else an earlier access must be counted among, as seen from the running thread: those that nothing
-// orders before it.
-uint32_t unordered(uint32_t then, uint32_t noted) {
-  if (then < launch_interval) return alone;
+// orders before it. Shared memory of another block is other memory.
+uint32_t unordered(Space space, uint32_t then, uint32_t noted) {
+  if (then < (space == Space::shared ? block_interval : launch_interval)) return alone;
   if (then < block_interval || sharing_of(noted) == over_blocks) return over_blocks;
   if (then < interval) return alone;
   if (sharing_of(noted) == in_block || thread_of(noted) / warp_size != running->warp) return in_block;
@@ -82,15 +82,15 @@ void check_cell(const Buffer& buffer, Cell& cell, size_t offset, size_t bytes, A
     if (cell.read_interval == interval && cell.read_by == noted_thread() &&
         cell.write_interval < interval && cell.write_interval < launch_interval)
       return;
-    if (unordered(cell.write_interval, cell.write_by))
+    if (unordered(buffer.space, cell.write_interval, cell.write_by))
       race(buffer, offset, bytes, access, line, atomic_before ? "atomic update" : "write",
            cell.write_interval, cell.write_by, cell.write_line);
-    note(cell.read_interval, cell.read_by, cell.read_line, 0, unordered(cell.read_interval, cell.read_by), line);
+    note(cell.read_interval, cell.read_by, cell.read_line, 0, unordered(buffer.space, cell.read_interval, cell.read_by), line);
     return;
   }
-  if (unordered(cell.read_interval, cell.read_by))
+  if (unordered(buffer.space, cell.read_interval, cell.read_by))
     race(buffer, offset, bytes, access, line, "read", cell.read_interval, cell.read_by, cell.read_line);
-  uint32_t others = unordered(cell.write_interval, cell.write_by);
+  uint32_t others = unordered(buffer.space, cell.write_interval, cell.write_by);
   if (others && !(atomic_before && access == Access::atomic))
     race(buffer, offset, bytes, access, line, atomic_before ? "atomic update" : "write",
          cell.write_interval, cell.write_by, cell.write_line);
