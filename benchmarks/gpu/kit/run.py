@@ -1,6 +1,6 @@
 """One section of the run: its problems and contenders, measured while there is time.
 
-For each problem our default kernels come first, then the peers, then our kernels with other tile sizes.
+First come our default kernels and the peers on every problem, then our kernels with other tile sizes.
 Results are written after each contender, together with the one that is next, so that a run that is killed
 or crashes loses nothing, and one that starts again goes on behind what stopped it.
 """
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from . import problems
-from .contenders import OURS, PEER, Contender, Problem, measured, our_contenders
+from .contenders import OURS, PEER, TILE, Contender, Problem, measured, our_contenders
 from .graphs import BlockMatrix, Graph, block_matrix
 from .layouts import bsr_arrays, csr_arrays, hyb_arrays
 from .library import Kernel, Kernels
@@ -32,7 +32,6 @@ __all__ = ["SECTIONS", "Plan", "Run", "read_results", "write_results"]
 
 #: Share of the whole time for each section.
 SECTIONS = {"spmm": 0.42, "sddmm": 0.2, "bsr_spmm": 0.22, "spmv": 0.08, "segment_sum": 0.08}
-_RANK = {OURS: 0, PEER: 1}
 _GRAPH_PROBLEMS = {
     "spmm": problems.spmm,
     "sddmm": problems.sddmm,
@@ -115,8 +114,9 @@ class Run:
         section = results["sections"].setdefault(name, {"rows": [], "skipped": []})
         section.pop("next", None)
         begin = time.time()
-        for problem, data in self._problems(name, section, until):
-            self._measure_problem(problem, data, results, section, until)
+        for kinds in ((OURS, PEER), (TILE,)):
+            for problem, data in self._problems(name, section, until):
+                self._measure_problem(problem, data, kinds, results, section, until)
         section["seconds"] = section.get("seconds", 0.0) + time.time() - begin
         write_results(self.path, results)
 
@@ -140,6 +140,7 @@ class Run:
         self,
         problem: Problem,
         data: Graph | BlockMatrix,
+        kinds: Sequence[str],
         results: dict[str, Any],
         section: dict[str, Any],
         until: float,
@@ -150,7 +151,7 @@ class Run:
             for row in section["rows"]
         }
         found = [*self._ours(problem, data), *peers_of(self.machine, problem, data)]
-        for contender in sorted(found, key=lambda one: _RANK.get(one.kind, 2)):
+        for contender in (one for one in found if one.kind in kinds):
             key = (problem.name, problem.features, problem.dtype, contender.name)
             if key in done:
                 continue
