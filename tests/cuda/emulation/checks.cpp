@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
 
 #include "state.h"
 
@@ -19,7 +18,7 @@ namespace {
 
 // How a thread is noted in a cell: its number in the block, who else took part, and its warp's phase.
 enum Sharing : uint32_t { alone = 0, in_warp = 1, in_block = 2, over_blocks = 3 };
-constexpr uint32_t thread_bits = 0x3ffu, atomic_bit = 1u << 12, phase_shift = 13;
+constexpr uint32_t thread_bits = 0x3ffu, atomic_bit = 1u << 12, pending_bit = 1u << 13, phase_shift = 14;
 
 uint32_t sharing_of(uint32_t noted) { return noted >> 10 & 3u; }
 uint32_t with_sharing(uint32_t noted, uint32_t sharing) { return (noted & ~(3u << 10)) | sharing << 10; }
@@ -27,8 +26,9 @@ uint32_t thread_of(uint32_t noted) { return noted & thread_bits; }
 uint32_t noted_thread() { return running->id | launch->warp_phase[running->warp] << phase_shift; }
 
 // Who else an earlier access must be counted among, as seen from the running thread: those that nothing
-// orders before it. Shared memory of another block is other memory.
+// orders before it.
 uint32_t unordered(Space space, uint32_t then, uint32_t noted) {
+  // Each block has shared memory of its own.
   if (then < (space == Space::shared ? block_interval : launch_interval)) return alone;
   if (then < block_interval || sharing_of(noted) == over_blocks) return over_blocks;
   if (then < interval) return alone;
@@ -67,16 +67,22 @@ const char* verb(Access access) {
       break;
     }
   }
-  const Thread& other = launch->threads[thread_of(noted)];
+  // Where several threads took part, the one that is noted may be this one.
+  bool itself = thread_of(noted) == running->id && block == running_block();
+  std::string other = itself ? "another thread" : place_of(launch->threads[thread_of(noted)], block);
   fail(line, "data race: %s of %s is not ordered after the %s by %s at line %u", verb(access),
-       element(buffer, offset, bytes).c_str(), other_access, place_of(other, block).c_str(), other_line);
+       element(buffer, offset, bytes).c_str(), other_access, other.c_str(), other_line);
 }
 
 void check_cell(const Buffer& buffer, Cell& cell, size_t offset, size_t bytes, Access access, int line) {
   bool shared = buffer.space == Space::shared;
   if (shared && access != Access::write && cell.write_interval < block_interval)
-    fail(line, "uninitialised %s of %s: no thread of the block has written it", verb(access),
+    fail(line, "uninitialised %s of %s: no thread of the block has written it before", verb(access),
          element(buffer, offset, bytes).c_str());
+  if (shared && (cell.write_by & pending_bit) && cell.write_interval >= block_interval)
+    fail(line, "%s of %s before the asynchronous copy to it by %s at line %u was waited for", verb(access),
+         element(buffer, offset, bytes).c_str(),
+         place_of(launch->threads[thread_of(cell.write_by)], running_block()).c_str(), cell.write_line);
   bool atomic_before = cell.write_by & atomic_bit;
   if (access == Access::read) {
     if (cell.read_interval == interval && cell.read_by == noted_thread() &&
@@ -98,9 +104,21 @@ void check_cell(const Buffer& buffer, Cell& cell, size_t offset, size_t bytes, A
        others, line);
 }
 
-std::map<const Kernel*, size_t> declared;
-
 }  // namespace
+
+void mark_pending(const Buffer& buffer, const char* at, size_t bytes, bool under_way) {
+  size_t offset = size_t(at - buffer.base);
+  size_t first = offset >> buffer.granule, last = (offset + bytes - 1) >> buffer.granule;
+  for (size_t place = first; place <= last; ++place) {
+    Cell& cell = buffer.cells[place];
+    if (under_way) {
+      cell.write_by |= pending_bit;
+      continue;
+    }
+    cell.write_interval = interval;
+    cell.write_by = noted_thread();
+  }
+}
 
 char* checked(const Buffer* buffer, char* at, size_t bytes, size_t alignment, Access access, int line) {
   if (!buffer) return at;
@@ -116,6 +134,9 @@ char* checked(const Buffer* buffer, char* at, size_t bytes, size_t alignment, Ac
          "array aligned to %zu", verb(access), element(*buffer, offset, bytes).c_str(), alignment, offset,
          buffer->alignment);
   }
+  if (bytes < (size_t(1) << buffer->granule))
+    fail(line, "emulation: %s of %zu bytes in %s, whose accesses are told apart by %d bytes", verb(access),
+         bytes, buffer->name, 1 << buffer->granule);
   size_t first = size_t(offset) >> buffer->granule, last = (size_t(offset) + bytes - 1) >> buffer->granule;
   for (size_t cell = first; cell <= last; ++cell)
     check_cell(*buffer, buffer->cells[cell], offset, bytes, access, line);

@@ -21,7 +21,14 @@ import tvm_ffi
 __all__ = ["compile_kernels", "runtime_library"]
 
 _HERE = Path(__file__).parent
-_RUNTIME = ("fiber.cpp", "scheduler.cpp", "checks.cpp", "launch.cpp", "overflow.cpp")
+_RUNTIME = (
+    "fiber.cpp",
+    "scheduler.cpp",
+    "checks.cpp",
+    "launch.cpp",
+    "overflow.cpp",
+    "async_copies.cpp",
+)
 _COMMON = ["-std=c++17", "-fPIC", "-w", "-ffp-contract=off", "-fno-strict-aliasing"]
 _KERNEL = [
     *_COMMON,

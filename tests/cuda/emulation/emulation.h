@@ -6,7 +6,9 @@
 #include "launch.h"
 #include "low_precision.h"
 #include "memory.h"
+#include "ptx.h"
 #include "vectors.h"
+#include "wmma.h"
 
 #define __global__
 #define __device__

@@ -194,7 +194,12 @@ int Call::run(void (*body)(const void*), const void* parameters) {
     check_limits(kernel_, grid_, block_, dynamic_bytes_);
     grid_extent = dim3(grid_[0], grid_[1], grid_[2]);
     block_extent = dim3(block_[0], block_[1], block_[2]);
-    Launch launch{&kernel_, body, parameters, size_t(dynamic_bytes_), threads_of(block_), {}, {}, {}};
+    Launch launch;
+    launch.kernel = &kernel_;
+    launch.body = body;
+    launch.parameters = parameters;
+    launch.dynamic_bytes = size_t(dynamic_bytes_);
+    launch.threads = threads_of(block_);
     launch.warp_phase.resize((launch.threads.size() + warp_size - 1) / warp_size);
     prepare_dynamic(launch.dynamic_bytes, kernel_.dynamic_granule);
     run_grid(launch);

@@ -124,9 +124,17 @@ using __half = emulation::Float16<emulation::HalfFormat>;
 using half = __half;
 using __nv_bfloat16 = emulation::Float16<emulation::BFloat16Format>;
 using nv_bfloat16 = __nv_bfloat16;
-struct alignas(4) __half2 { __half x, y; };
+struct alignas(4) __half2 {
+  __half x, y;
+  __half2() = default;
+  __half2(__half x, __half y) : x(x), y(y) {}
+};
 using half2 = __half2;
-struct alignas(4) __nv_bfloat162 { __nv_bfloat16 x, y; };
+struct alignas(4) __nv_bfloat162 {
+  __nv_bfloat16 x, y;
+  __nv_bfloat162() = default;
+  __nv_bfloat162(__nv_bfloat16 x, __nv_bfloat16 y) : x(x), y(y) {}
+};
 using nv_bfloat162 = __nv_bfloat162;
 
 EMULATION_SHUFFLES(__half)

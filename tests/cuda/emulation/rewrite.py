@@ -17,6 +17,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from .inline_ptx import rewrite_asm
+
 __all__ = ["KernelText", "Parameter", "rewrite"]
 
 _TYPE = (
@@ -29,6 +31,8 @@ _POINTER_PARAMETER = re.compile(
 )
 _POINTER_VARIABLE = re.compile(rf"(?m)^(\s*){_TYPE}\s*\*\s*(?=[A-Za-z_]\w*\s*=[^=])")
 _POINTER_CAST = re.compile(rf"\(\s*{_TYPE}\s*\*\s*\)\s*(?=[\w(&*])")
+# Casts whose result is read or written, not only moved.
+_ACCESSED_CAST = re.compile(rf"(?:\*\s*|\()\(\s*{_TYPE}\s*\*\s*\)\s*(?:\(|\w+\s*\)\s*\[)")
 _NAMED_CAST = re.compile(rf"\b(?:reinterpret|static|const)_cast\s*<\s*{_TYPE}\s*\*\s*>\s*(?=\()")
 _FUNCTION = re.compile(
     r"__(?:global|device)__\b[^;{}()]*?(?:__launch_bounds__\s*\([^()]*\)\s*)?[^;{}()]*?\b(?!__launch_bounds__)(\w+)\s*\("
@@ -101,6 +105,7 @@ def rewrite(source: str) -> tuple[str, int, list[KernelText]]:
     """
     kernels = _kernels(source)
     text = _blank_comments(source)
+    text = rewrite_asm(text)
     granule = _granule(text)
     text = _rewrite_shared(text, granule)
     text = _rewrite_signatures(text)
@@ -139,7 +144,7 @@ def _granule(text: str) -> int:
     declared = [
         m[2] for pattern in (_STATIC_SHARED, _SHARED_SCALAR) for m in pattern.finditer(text)
     ]
-    cast = [m[1] for pattern in (_POINTER_CAST, _NAMED_CAST) for m in pattern.finditer(text)]
+    cast = [m[1] for m in _ACCESSED_CAST.finditer(text)]
     types = set(declared) | set(cast)
     return 0 if types & _BYTES[1] else 1 if types & _BYTES[2] else 2
 

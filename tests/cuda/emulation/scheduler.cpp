@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "ptx.h"
 #include "state.h"
 
 namespace emulation {
@@ -195,6 +196,7 @@ void run_block() {
     thread.value = 0;
   }
   std::fill(launch->warp_phase.begin(), launch->warp_phase.end(), 0);
+  launch->pending.clear();
   std::vector<unsigned int> lanes = lane_order(warp_size);
   unsigned int warps = launch->warp_phase.size();
   unsigned int idle_rounds = 0;
@@ -296,6 +298,12 @@ unsigned int barrier_sum(const char* name, unsigned int value, int line) {
   running->value = value;
   wait(State::barrier, name, line);
   return running->value;
+}
+
+void named_barrier(int number, int count, int line) {
+  if (size_t(count) != launch->threads.size())
+    fail(line, "barrier %d of %d threads: only barriers of the whole block are emulated", number, count);
+  barrier("bar.sync", line);
 }
 
 unsigned int active_mask(int line) {

@@ -32,6 +32,21 @@ struct Thread {
   unsigned int value;    // of barrier_sum and active_mask
 };
 
+// An asynchronous copy under way, and those of one thread.
+struct Copy {
+  const Buffer* buffer;
+  char* target;
+  size_t bytes;
+  char data[16];
+  int line;
+  int group = -1;  // none until it is committed
+};
+struct Pending {
+  unsigned int thread;
+  std::vector<Copy> copies;
+  int groups;  // committed so far
+};
+
 struct Launch {
   Kernel* kernel;
   void (*body)(const void*);
@@ -41,6 +56,8 @@ struct Launch {
   std::vector<uint32_t> warp_phase;         // barriers of its own that each warp has passed
   std::vector<uint32_t> first_interval_of;  // the first interval of each block that has run
   std::vector<uint64_t> block_of;           // and which block that is
+  std::vector<Pending> pending;             // of the threads of the block that runs
+  std::vector<const Buffer*> addressed;     // arrays in shared memory whose address was taken
 };
 
 extern Launch* launch;
@@ -55,6 +72,8 @@ enum class Order { forward, reverse, shuffled };
 extern Order order;
 extern uint64_t order_seed;
 
+// Notes that a copy to these bytes is under way, or has arrived by the running thread.
+void mark_pending(const Buffer& buffer, const char* at, size_t bytes, bool under_way);
 void run_grid(Launch& launch);
 std::string place_of(const Thread& thread, uint64_t block);
 uint64_t running_block();
