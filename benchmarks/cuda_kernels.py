@@ -226,14 +226,14 @@ _HAS_FEATURES = ("spmm", "sddmm", "segment_sum")
 _VARIANTS: dict[str, dict[str, Callable[[int | None, bool], Mapping[str, Any]]]] = {
     "spmv": {"csr": lambda width, wide: {}},
     "spmm": {
-        "csr": lambda width, wide: {"wide_loads": wide, "bounded": wide and width >= 32},
+        "csr": lambda width, wide: {"wide_loads": wide, "bounded": wide and width % 32 == 0},
         "hyb": lambda width, wide: {
             "formats": Hyb(1, _HYB_WIDTHS),
             "wide_loads": wide,
-            "bounded": wide and width >= 32,
+            "bounded": wide and width % 32 == 0,
         },
     },
-    "sddmm": {"csr": lambda width, wide: {"wide_loads": wide, "bounded": wide and width >= 32}},
+    "sddmm": {"csr": lambda width, wide: {"wide_loads": wide, "bounded": wide and width % 32 == 0}},
     "segment_sum": {"csr": lambda width, wide: {"wide_loads": wide}},
 }
 _BUILDERS: dict[tuple[str, str], Callable[[KernelCase], tvm.IRModule]] = {

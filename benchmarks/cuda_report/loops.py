@@ -13,7 +13,8 @@ Which load is which follows from where its address comes from:
 
 A load whose address depends on ``threadIdx.x`` fetches different bytes in each of the 32 lanes of the warp.
 Another fetches the same in all lanes of a row group, the lanes with one ``threadIdx.y``, so its bytes count
-once a group; a block that is ``x`` threads wide has ``32 / x`` groups in a warp, at least one.
+once a group; a block that is ``x`` threads wide has ``32 / x`` groups in a warp, at least one. A warp of a
+block whose width does not divide 32 has parts of groups, which count as parts.
 Indices are counted to know how many entries a round of the loop takes (unrolled loops take several), and
 multiplications to know how many features of an entry: where those are fewer than the kernel's width, the
 loop runs over each entry several times, and all counts are taken as often. Predicated instructions count in
@@ -67,8 +68,8 @@ class EntryCost:
     ----------
     entries : float
         Entries that a warp takes in one round of the loop.
-    groups : int
-        Row groups of a warp: entries that it has in hand at a time.
+    groups : float
+        Row groups of a warp: entries that it has in hand at a time, on average.
     passes : float
         How often the loop runs over an entry to cover all features.
     loaded_bytes : float
@@ -81,7 +82,7 @@ class EntryCost:
     """
 
     entries: float
-    groups: int
+    groups: float
     passes: float
     loaded_bytes: float
     instructions: float
@@ -109,7 +110,7 @@ def entry_cost(
     EntryCost or None
         None where no load gathers.
     """
-    groups = max(1, _WARP // threads_x)
+    groups = max(1.0, _WARP / threads_x)
     loops = innermost_loops(code)
     looped = {one.place for loop in loops for one in loop}
     outside = [one for one in running(code) if one.place not in looped]
@@ -124,7 +125,7 @@ def entry_cost(
 def _region_cost(
     code: Sequence[Instruction],
     region: Sequence[Instruction],
-    groups: int,
+    groups: float,
     features: int,
     index_bytes: int,
 ) -> tuple[float, EntryCost] | None:

@@ -119,7 +119,7 @@ def _entry(case: KernelCase, code: list[Instruction], launch: Launch) -> dict[st
     cost = entry_cost(code, launch.threads[0], case.features or 1, case.index_bytes)
     if cost is None:
         return None
-    lanes = _WARP // cost.groups
+    lanes = round(_WARP / cost.groups)
     least: Minimum = _MINIMA[case.operator](
         case.features, case.value_bytes, case.index_bytes, lanes
     )

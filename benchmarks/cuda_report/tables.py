@@ -101,7 +101,7 @@ def _entry(row: dict[str, Any], entry: dict[str, Any]) -> list[str]:
     kinds = ", ".join(f"{kind} {count:.2f}" for kind, count in entry["kinds"].items())
     return [
         row["name"],
-        str(entry["groups"]),
+        f"{entry['groups']:.3g}",
         f"{entry['loaded_bytes']:.0f}",
         f"{entry['least_bytes']:.0f}",
         f"{entry['bytes_ratio']:.2f}",
