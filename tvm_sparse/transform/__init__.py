@@ -1,5 +1,6 @@
 """Passes: one a file, each an ordinary TVM pass over ``IRModule`` s."""
 
+from .align_vectors import AlignVectors
 from .balance import BalanceRows, Grain
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
@@ -30,6 +31,7 @@ from .vector_tail import PeelVectorTail
 __all__ = [
     "PIPELINE_NAME",
     "AcceptNaturalArguments",
+    "AlignVectors",
     "BalanceRows",
     "CheckLaunches",
     "DropEmptyLoops",

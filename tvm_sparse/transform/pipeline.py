@@ -13,6 +13,7 @@ from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
 from ..errors import SparseProgramError
 from ._access import variables_of
+from .align_vectors import AlignVectors
 from .balance import BalanceRows
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
@@ -196,6 +197,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         HoistIndexLoads(),
         StackLocals(),
         FitStack(),
+        AlignVectors(),
         KeepRolled(),
     ]
     if not enabled("tirx.disable_cse_tir"):
