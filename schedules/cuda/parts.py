@@ -10,7 +10,7 @@ from tvm.target import Target
 
 from ..cpu.parts import block_names, is_reduced, part_blocks
 from ..cpu.rows import row_pointers
-from .rows import Block, default_tile, share_elements, split_rows, tile_row
+from .rows import Block, default_tile, share_elements, shared_pointers, split_rows, tile_row
 from .tiles import RowTile
 
 __all__ = ["SHARE", "schedule"]
@@ -65,9 +65,11 @@ def schedule(
         row = sch.get_loops(rows)[0]
         width = _entries_of_row(sch, block)
         pointers = [row_pointers(sch, loop) for loop in sch.get_loops(block)]
-        tile_row(sch, block, chosen)
-        if share is not None and any(pointers):
+        is_shared = share is not None and shared_pointers(sch, block) is not None
+        if is_shared:
             split_rows(sch, row, block, max(1, share // width), chosen.rows)
+        tile_row(sch, block, chosen)
+        if is_shared:
             continue
         coarse = 1 if any(pointers) else max(1, _ENTRIES // width)
         outer, inner, _ = sch.split(row, [None, chosen.rows, coarse])

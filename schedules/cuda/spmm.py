@@ -51,11 +51,11 @@ def schedule(
     rows, block = row_and_entry_blocks(sch, name)
     (row,) = sch.get_loops(rows)
     tile = tile or default_tile(sch, block)
+    if share is not None:
+        split_rows(sch, row, block, share, tile.rows)
     tile_row(sch, block, tile)
     if share is None:
         bind_rows(sch, row, tile.rows)
-    else:
-        split_rows(sch, row, block, share, tile.rows)
     for follower in sch.get_consumers(rows):
         share_elements(sch, follower)
 
