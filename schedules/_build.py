@@ -214,7 +214,14 @@ def schedules_for(operator: str, target: Any = "llvm") -> ModuleType:
     kind = resolve_target(target).kind.name
     if kind not in folders:
         raise ValueError(f"target: expected a CPU (llvm) or cuda, found {kind}")
-    return import_module(f".{folders[kind]}.{operator.rpartition('.')[2]}", __package__)
+    module = f"{__package__}.{folders[kind]}.{operator.rpartition('.')[2]}"
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        what = module.rpartition(".")[2].replace("_parts", " over formats")
+        raise ValueError(f"target: expected a CPU (llvm) for {what}, found {kind}") from None
 
 
 def variants(

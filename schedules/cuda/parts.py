@@ -10,7 +10,15 @@ from tvm.target import Target
 
 from ..cpu.parts import block_names, is_reduced, part_blocks
 from ..cpu.rows import row_pointers
-from .rows import Block, default_tile, share_elements, shared_pointers, split_rows, tile_row
+from .rows import (
+    Block,
+    default_tile,
+    feature_width,
+    share_elements,
+    shared_pointers,
+    split_rows,
+    tile_row,
+)
 from .tiles import RowTile
 
 __all__ = ["SHARE", "schedule"]
@@ -61,6 +69,8 @@ def schedule(
                 "entries of a row are scattered, or lie in several ranges of columns"
             )
         rows, block = found
+        if feature_width(sch, sch.get_loops(block)[-1]) == 0:
+            continue  # nothing to compute
         chosen = tile or default_tile(sch, block)
         row = sch.get_loops(rows)[0]
         width = _entries_of_row(sch, block)
