@@ -9,7 +9,6 @@ from typing import Any
 
 from tvm import tirx
 from tvm.s_tir import Schedule
-from tvm.target import Target
 
 from ..ir import SparseFunc
 from ..runtime import Executable, compile, lower, resolve_target
@@ -17,13 +16,25 @@ from ..schedule import SparseSchedule
 from ..schedule.iterations import find_iteration
 from ..schedule.trace import IterationHandle
 
-__all__ = ["build_decomposed", "build_default", "cpu_schedules", "decompose"]
+__all__ = [
+    "build_decomposed",
+    "build_default",
+    "decompose",
+    "scheduled",
+    "scheduled_parts",
+    "schedules_for",
+    "variants",
+]
 
 
 def build_default(
-    operator: str, program: SparseFunc, target: Any = "llvm", features: int | None = None
+    operator: str,
+    program: SparseFunc,
+    target: Any = "llvm",
+    features: int | None = None,
+    **options: Any,
 ) -> Executable:
-    """Compile a program with an operator's default CPU schedule.
+    """Compile a program with an operator's default schedule.
 
     Parameters
     ----------
@@ -32,9 +43,11 @@ def build_default(
     program : SparseFunc
         The operator's program, specialised or not.
     target : str, dict or tvm.target.Target
-        The CPU.
+        A CPU or a CUDA device.
     features : int, optional
         Feature width to compile for; left as it is by default.
+    **options
+        For the operator's schedule, such as ``tile``.
 
     Returns
     -------
@@ -44,13 +57,26 @@ def build_default(
     Raises
     ------
     ValueError
-        If the target is no CPU or the feature width no size.
+        If the target is of another kind or the feature width no size.
     """
+    resolved = resolve_target(target)
+    return compile(scheduled(operator, program, resolved, features, **options), resolved)
+
+
+def scheduled(
+    operator: str,
+    program: SparseFunc,
+    target: Any = "llvm",
+    features: int | None = None,
+    **options: Any,
+) -> Schedule:
+    """Lower a program and apply an operator's default schedule; parameters as in :func:`build_default`."""
     program = _specialized(program, features)
-    resolved = _cpu_target(target)
-    schedule = Schedule(lower(program))
-    cpu_schedules(operator).schedule(schedule, target=resolved, name=program.name)
-    return compile(schedule, resolved)
+    resolved = resolve_target(target)
+    schedules = schedules_for(operator, resolved)
+    schedule = Schedule(getattr(schedules, "lowered", lower)(program))
+    schedules.schedule(schedule, target=resolved, name=program.name, **options)
+    return schedule
 
 
 def build_decomposed(
@@ -80,18 +106,36 @@ def build_decomposed(
         Whether the rows of a format alone under which nothing is stored (diagonals) are gone over strip
         by strip.
     """
+    resolved = resolve_target(target)
+    schedule = scheduled_parts(schedules, program, operand, formats, resolved, features, strips)
+    return compile(schedule, resolved)
+
+
+def scheduled_parts(
+    schedules: str,
+    program: SparseFunc,
+    operand: str | Sequence[str],
+    formats: Any,
+    target: Any = "llvm",
+    features: int | None = None,
+    strips: bool = False,
+    **options: Any,
+) -> Schedule:
+    """Hold operands in formats and schedule the parts; parameters as in :func:`build_decomposed`."""
+    resolved = resolve_target(target)
+    module = schedules_for(schedules, resolved)
     program = _specialized(program, features)
-    resolved = _cpu_target(target)
     decomposed, parts = decompose(program, operand, formats, strips)
     schedule = decomposed.lower()
-    cpu_schedules(schedules).schedule(
+    module.schedule(
         schedule,
         parts,
         target=resolved,
         name=program.name,
         groups=getattr(formats, "disjoint_rows", None),
+        **options,
     )
-    return compile(schedule, resolved)
+    return schedule
 
 
 def decompose(
@@ -151,19 +195,34 @@ def _put_rows_inside(schedule: SparseSchedule, handle: IterationHandle, strips: 
         schedule.sparse_reorder(handle, [loops[place][2] for place in order])
 
 
-def _cpu_target(target: Any) -> Target:
-    resolved = resolve_target(target)
-    if resolved.kind.name != "llvm":
-        raise ValueError(f"target: expected a CPU (llvm), found {resolved.kind.name}")
-    return resolved
+def schedules_for(operator: str, target: Any = "llvm") -> ModuleType:
+    """Return the schedules of an operator for the kind of a target.
 
+    Parameters
+    ----------
+    operator : str
+        ``__name__`` of the operator's module, or the last part of it.
+    target : str, dict or tvm.target.Target
+        A CPU or a CUDA device.
 
-def cpu_schedules(operator: str) -> ModuleType:
-    """Return the CPU schedules of the operator whose module has this ``__name__``.
-
-    They load with the first build.
+    Raises
+    ------
+    ValueError
+        If there are no schedules for such a target.
     """
-    return import_module(f".cpu.{operator.rpartition('.')[2]}", __package__)
+    folders = {"llvm": "cpu", "cuda": "cuda"}
+    kind = resolve_target(target).kind.name
+    if kind not in folders:
+        raise ValueError(f"target: expected a CPU (llvm) or cuda, found {kind}")
+    return import_module(f".{folders[kind]}.{operator.rpartition('.')[2]}", __package__)
+
+
+def variants(
+    operator: str, schedule: Schedule, target: Any = None, name: str | None = None
+) -> list[Schedule]:
+    """Return the schedules that tuning chooses from, for the kind of a target (a CPU by default)."""
+    resolved = resolve_target(target or "llvm")
+    return schedules_for(operator, resolved).space(schedule, target=resolved, name=name)
 
 
 def _specialized(program: SparseFunc, features: int | None) -> SparseFunc:

@@ -1,35 +1,50 @@
-"""SpMM over formats on CUDA: a thread block for each stored row, the parts in one kernel."""
+"""SpMM over formats on CUDA: rows a group of lanes, the parts of a format in one kernel."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
-from tvm import s_tir
+from tvm import s_tir, tirx
 from tvm.target import Target
 
 from ..cpu.parts import block_names, is_reduced, part_blocks
+from ..cpu.rows import row_pointers
+from .rows import Block, default_tile, share_elements, split_rows, tile_row
+from .tiles import RowTile
 
-__all__ = ["schedule"]
+__all__ = ["SHARE", "schedule"]
 
-THREADS = 32
+#: Entries that a group of lanes takes at least: narrow rows come several at a time.
+_ENTRIES = 8
+#: Entries of long rows that a group takes: few enough for a hub to keep all of a card busy.
+SHARE = 256
 
 
 def schedule(
     sch: s_tir.Schedule,
     parts: Sequence[str],
     *,
+    tile: RowTile | None = None,
+    share: int | None = SHARE,
     target: Target | str | dict | None = None,
     name: str = "spmm",
     groups: Mapping[str, str] | None = None,
 ) -> None:
-    """Bind rows to blocks and features to threads; parts of a group become one kernel.
+    """Bind rows to groups of lanes and features to lanes; parts of a group become one kernel.
 
     Parameters
     ----------
     sch, parts, name, groups
         As those of the CPU's :func:`tvm_sparse.schedules.cpu.parts.schedule`.
+    tile : RowTile, optional
+        Rows and features of a thread block; by default what suits the feature width.
+    share : int, optional
+        Entries that a group of lanes takes of rows of any length, which are shared in kernels of their
+        own (see :func:`tvm_sparse.transform.SplitRows`); None leaves each to one group, in the kernel of
+        the others.
     target : tvm.target.Target, str, dict or None
-        Not looked at: a warp for each row is right for every card.
+        Not looked at: the tile suits every card.
 
     Raises
     ------
@@ -46,19 +61,27 @@ def schedule(
                 "entries of a row are scattered, or lie in several ranges of columns"
             )
         rows, block = found
-        *entries, feature = sch.get_loops(block)
-        tiles, thread = sch.split(feature, [None, THREADS])
-        sch.reorder(tiles, *entries, thread)
-        write = sch.cache_write(block, 0, "local")
-        sch.reverse_compute_at(write, tiles)
-        sch.bind(thread, "threadIdx.x")
-        sch.bind(sch.get_loops(write)[-1], "threadIdx.x")
-        sch.decompose_reduction(block, entries[0])
+        chosen = tile or default_tile(sch, block)
         row = sch.get_loops(rows)[0]
-        sch.bind(row, "blockIdx.x")
-        sch.annotate(row, "tvm_sparse.together", (groups or {}).get(part, part))
-    if f"{name}_init_0" in names:
-        row, feature = sch.get_loops(sch.get_sblock(f"{name}_init_0"))
-        _, thread = sch.split(feature, [None, THREADS])
-        sch.bind(row, "blockIdx.x")
-        sch.bind(thread, "threadIdx.x")
+        width = _entries_of_row(sch, block)
+        pointers = [row_pointers(sch, loop) for loop in sch.get_loops(block)]
+        tile_row(sch, block, chosen)
+        if share is not None and any(pointers):
+            split_rows(sch, row, block, max(1, share // width), chosen.rows)
+            continue
+        coarse = 1 if any(pointers) else max(1, _ENTRIES // width)
+        outer, inner, _ = sch.split(row, [None, chosen.rows, coarse])
+        sch.bind(outer, "blockIdx.x")
+        sch.bind(inner, "threadIdx.y")
+        sch.annotate(outer, "tvm_sparse.together", (groups or {}).get(part, part))
+    own = {f"{name}_{part}_0" for part in parts}
+    for each in names:
+        if each.endswith(("_init_0", "_fill_0", "_cast_0")) and each not in own:
+            share_elements(sch, sch.get_sblock(each))
+
+
+def _entries_of_row(sch: s_tir.Schedule, block: Block) -> int:
+    """How many entries the loops of known extent give a row, or each piece of one; at least 1."""
+    extents = [sch.get(loop).extent for loop in sch.get_loops(block)[:-1]]
+    known = [int(extent) for extent in extents if isinstance(extent, tirx.IntImm)]
+    return max(1, math.prod(known))

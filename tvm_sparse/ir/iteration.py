@@ -53,6 +53,17 @@ class SparseIteration(tirx.Stmt):
         return list(zip(members, self.kinds, self.iter_vars))
 
     @property
+    def loops(self) -> list[tuple[Axis, str, list[Var]]]:
+        """``(axis, kinds, variables)`` of every loop; a fused axis has several iterators."""
+        found, place = [], 0
+        for axis in self.axes:
+            count = len(axis.members) if isinstance(axis, FusedAxis) else 1
+            own = slice(place, place + count)
+            found.append((axis, self.kinds[own], list(self.iter_vars[own])))
+            place += count
+        return found
+
+    @property
     def reduced(self) -> set[Axis]:
         """The axes whose descendants are visited anew for each step of a reduction.
 

@@ -496,8 +496,19 @@ def launcher_source() -> str:
 def metadata_source(metadata: dict) -> str:
     """Return IR that holds `metadata` as JSON text, with a function giving its address."""
     encoded = json.dumps(metadata, separators=(",", ":")).encode()
-    text = "".join(
-        chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:02X}"
-        for byte in encoded
+    return _METADATA_SOURCE.format(size=len(encoded) + 1, text=_characters(encoded))
+
+
+def library_binary_source(binary: bytes) -> str:
+    """Return IR that holds `binary`, the modules that TVM's loader adds to a library."""
+    return (
+        f"@__tvm_ffi__library_bin = dllexport constant [{len(binary)} x i8] "
+        f'c"{_characters(binary)}", align 16\n'
     )
-    return _METADATA_SOURCE.format(size=len(encoded) + 1, text=text)
+
+
+def _characters(raw: bytes) -> str:
+    """Write bytes as they stand in a string of LLVM IR."""
+    return "".join(
+        chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:02X}" for byte in raw
+    )

@@ -21,6 +21,9 @@ from ..transform import PIPELINE_NAME, LowerSparseBuffer, LowerSparseIteration
 from ..transform._layout import read_layout, size_text
 from ..workspace import Policy, assemble, automatic_policies, find_policy, sparse_result
 from .adaptive_results import AdaptiveResultKernel
+from .architectures import CudaTarget, cuda_target, read_target
+from .cuda_compiler import check_architectures
+from .device_code import DeviceCode, building_for_cuda
 from .executable import Executable
 from .sparse_results import SparseResultKernel
 from .threads import add_launcher_entry
@@ -43,6 +46,11 @@ def compile(
         A program at any stage, scheduled or not; what is left to do is done.
     target : str, dict or tvm.target.Target
         ``"llvm"`` means the host's CPU with all its features; give ``mcpu`` to compile for another.
+        ``"cuda"`` means this machine's first GPU; ``{"kind": "cuda", "arch": "sm_90"}`` needs none, and
+        ``"arch"`` may be a list, of which ``"compute_90"`` stands for PTX. Device code is compiled by
+        NVRTC, else by nvcc: at once where a GPU is there to run it, else by ``export_library``. It keeps
+        IEEE arithmetic (division, square root, denormal numbers) unless ``"fast-math": True`` stands in
+        the dict, which means ``--use_fast_math``.
     workspace : str or Policy
         For a function with a result over ``S.sparse_output``: how its entries are collected, the name of a
         policy of :mod:`tvm_sparse.workspace` or a policy. ``"auto"`` chooses at each call; a policy is
@@ -62,6 +70,10 @@ def compile(
         If the program has no meaning.
     TypeError
         If ``program`` is of another kind.
+    ValueError
+        If the target is unknown, or its architecture is not said and there is no GPU.
+    RuntimeError
+        If CUDA's compiler is needed and missing; the message names what to install.
 
     Examples
     --------
@@ -83,7 +95,13 @@ def _with_sparse_result(
 ) -> SparseResultKernel:
     """Compile the first policy of a choice, and let the kernel compile others."""
 
-    target = _without_guesses(resolve_target(target))
+    resolved = resolve_target(target)
+    if resolved.kind.name != "llvm":
+        raise ValueError(
+            f"target: expected a CPU (llvm) for a function with a result over S.sparse_output, found "
+            f"{resolved.kind.name}"
+        )
+    target = _without_guesses(resolved)
 
     def build(policy: Policy, windowed: bool) -> tuple[Executable, dict]:
         with target:
@@ -98,18 +116,34 @@ def _with_sparse_result(
 
 def _compile(program: Any, target: Any, extra: dict) -> Executable:
     module = lower(program)
-    resolved = resolve_target(target)
-    functions = describe_functions(module)
-    with_launcher = add_launcher_entry(module) if resolved.kind.name == "llvm" else module
-    built = tvm.compile(with_launcher, target=resolved, tir_pipeline=PIPELINE_NAME)
+    cuda = _cuda_target(target)
+    resolved = resolve_target(target) if cuda is None else cuda.target
     metadata = {
         "version": 1,
-        "functions": functions,
+        "functions": describe_functions(module),
         "target": {str(k): str(v) for k, v in _target_attrs(resolved).items()},
         "cpu_features": _cpu_features(resolved),
         **extra,
     }
-    return Executable(built, metadata)
+    if cuda is not None:
+        return _compile_for_cuda(module, cuda, metadata)
+    with_launcher = add_launcher_entry(module) if resolved.kind.name == "llvm" else module
+    return Executable(
+        tvm.compile(with_launcher, target=resolved, tir_pipeline=PIPELINE_NAME), metadata
+    )
+
+
+def _compile_for_cuda(module: IRModule, cuda: CudaTarget, metadata: dict) -> Executable:
+    """Generate host code and CUDA C; device code is compiled when it is needed."""
+    check_architectures(cuda.architectures)
+    try:
+        with building_for_cuda():
+            built = tvm.compile(module, target=cuda.target, tir_pipeline=PIPELINE_NAME)
+    except SparseProgramError as error:  # TVM's passes add the whole module to the message
+        raise SparseProgramError(str(error).split("\n\nError in pass: ")[0]) from None
+    code = DeviceCode.take_from(built.mod, cuda)
+    metadata = metadata | {"architectures": list(cuda.architectures), "fast_math": cuda.fast_math}
+    return Executable(built, metadata, device_code=code)
 
 
 def _function_with_sparse_result(program: Any) -> SparseFunc | None:
@@ -173,39 +207,65 @@ def describe_functions(module: IRModule) -> dict[str, dict]:
 def resolve_target(target: Any) -> Target:
     """Return a target, with ``mcpu`` set to the host's CPU for a bare ``"llvm"``.
 
+    For ``"cuda"``, ``arch`` is that of the first GPU. Of several it is the smallest, for which code is
+    generated.
+
     Parameters
     ----------
     target : str, dict or tvm.target.Target
-        A kind (``"llvm"``), the JSON text of a dict, a dict, or a target.
+        A kind (``"llvm"``), a tag of TVM (``"nvidia/nvidia-a100"``), the JSON text of a dict, a dict, or a
+        target.
 
     Raises
     ------
     ValueError
-        If the kind or the CPU is unknown.
+        If the kind, the CPU or the GPU's architecture is unknown.
     """
+    cuda = _cuda_target(target)
+    if cuda is not None:
+        return cuda.target
     if isinstance(target, Target):
         return target
+    attrs = _target_mapping(target)
+    if attrs.get("kind") == "llvm" and "mcpu" not in attrs and "mtriple" not in attrs:
+        attrs["mcpu"] = codegen.llvm_get_system_cpu()
+        attrs.setdefault("mattr", _masked_features(attrs["mcpu"]))
+    resolved = _known_target(attrs)
+    cpu = attrs.get("mcpu")
+    if cpu and attrs.get("kind") == "llvm" and not _is_known_cpu(str(cpu), attrs.get("mtriple")):
+        raise ValueError(f"target: LLVM knows no CPU {cpu!r}")
+    return resolved
+
+
+def _cuda_target(target: Any) -> CudaTarget | None:
+    """Read a target of the kind CUDA, None if it is of another kind."""
+    if isinstance(target, Target):
+        return read_target(target) if target.kind.name == "cuda" else None
+    attrs = _target_mapping(target)
+    return cuda_target(attrs) if attrs.get("kind") == "cuda" else None
+
+
+def _target_mapping(target: Any) -> dict[str, Any]:
+    """Return a target as its attributes: of a kind, a tag of TVM, JSON text, or a dict."""
     if not isinstance(target, str | Mapping):
         raise TypeError(
             f'target: expected a kind such as "llvm", a dict or a tvm.target.Target, found {target!r}'
         )
-    if isinstance(target, str) and target.lstrip().startswith("{"):
-        target = json.loads(target)
-    attrs = {"kind": target} if isinstance(target, str) else dict(target)
-    if attrs.get("kind") == "llvm" and "mcpu" not in attrs and "mtriple" not in attrs:
-        attrs["mcpu"] = codegen.llvm_get_system_cpu()
-        attrs.setdefault("mattr", _masked_features(attrs["mcpu"]))
+    if isinstance(target, Mapping):
+        return dict(target)
+    if target.lstrip().startswith("{"):
+        return dict(json.loads(target))
+    return _target_attrs(_known_target(target)) if "/" in target else {"kind": target}
+
+
+def _known_target(target: str | dict) -> Target:
     try:
-        resolved = Target(attrs)
+        return Target(target)
     except ValueError as error:
         raise ValueError(
             f'target: expected a kind such as "llvm", or a dict such as {{"kind": "llvm", "mcpu": '
             f'"x86-64-v3"}}, found {target!r}: {str(error).splitlines()[0]}'
         ) from error
-    cpu = attrs.get("mcpu")
-    if cpu and attrs.get("kind") == "llvm" and not _is_known_cpu(str(cpu), attrs.get("mtriple")):
-        raise ValueError(f"target: LLVM knows no CPU {cpu!r}")
-    return resolved
 
 
 def _without_guesses(target: Target) -> Target:

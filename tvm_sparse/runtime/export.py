@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import tvm
+import tvm_ffi
 from tvm.support import cc as system_compiler
 
-from .threads import load_launcher, module_header
+from ._launcher_ir import library_binary_source, metadata_source
+from .device_code import DeviceCode
+from .threads import load_ir, load_launcher, module_header
 
 _SUFFIXES = (".so", ".dylib", ".dll")
 
@@ -25,6 +28,7 @@ def export_library(
     executable: tvm.runtime.Executable,
     metadata: dict,
     path: str | os.PathLike,
+    device_code: DeviceCode | None = None,
     **options: Any,
 ) -> Path:
     """Write `executable` and its metadata into one shared library.
@@ -38,6 +42,8 @@ def export_library(
     path : path-like
         A file name that ends in ``.so``, in an existing folder. An existing file is replaced as a
         whole, so that a process that has it loaded is not disturbed.
+    device_code : DeviceCode, optional
+        CUDA kernels, which are compiled for all architectures of their target.
     **options
         Passed to TVM's ``export_library``: ``fcompile=`` or ``cc=`` choose a (cross) compiler.
 
@@ -50,6 +56,8 @@ def export_library(
     ------
     ValueError
         If the suffix is wrong, the folder is missing, or no C compiler is found for linking.
+    RuntimeError
+        If there are CUDA kernels, and no compiler of CUDA.
     """
     path = _check_export_path(path)
     if not options and system_compiler.get_cc() is None:
@@ -60,7 +68,11 @@ def export_library(
     with tempfile.TemporaryDirectory() as folder:
         launcher = Path(folder) / "tvm_sparse_launcher.o"
         layout, triple = module_header(executable.mod)
-        load_launcher(layout, triple, metadata).write_to_file(str(launcher), "o")
+        if device_code is None:
+            added = load_launcher(layout, triple, metadata)
+        else:
+            added = _device_part(layout, triple, metadata, device_code)
+        added.write_to_file(str(launcher), "o")
         partial = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
         try:
             executable.export_library(str(partial), addons=[str(launcher)], **options)
@@ -68,6 +80,21 @@ def export_library(
         finally:
             partial.unlink(missing_ok=True)
     return path
+
+
+def _device_part(
+    layout: str, triple: str, metadata: dict, device_code: DeviceCode
+) -> tvm_ffi.Module:
+    """Build a module with the metadata, and with device code where TVM's loader looks for it."""
+    described = metadata | {"device_source": device_code.source}
+    return load_ir(
+        [
+            f'target datalayout = "{layout}"',
+            f'target triple = "{triple}"',
+            metadata_source(described),
+            library_binary_source(device_code.library_binary()),
+        ]
+    )
 
 
 def copy_library(source: BinaryIO, path: str | os.PathLike) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .adaptive_results import loaded_kernel
 from .executable import Executable
-from .minimal import attach_launcher, check_target, open_library, read_metadata
+from .minimal import attach_launcher, check_target, open_library
 from .sparse_results import SparseResultKernel
 
 
@@ -34,8 +34,7 @@ def load(path: str | os.PathLike) -> Executable | SparseResultKernel:
         If the file is missing, truncated or no kernel library, or if this processor lacks CPU
         features that it was compiled for (the message names them).
     """
-    module = open_library(path)
-    metadata = read_metadata(module, path)
+    module, metadata = open_library(path)
     check_target(metadata, path)
     attach_launcher(module)
     executable = Executable(module, metadata, path=Path(path).resolve())

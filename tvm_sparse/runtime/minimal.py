@@ -12,7 +12,8 @@ is imported, so the file can be copied into another project::
     library.metadata["functions"]["spmm"]["args"]  # their names, dtypes and shapes
 
 A kernel with a sparse result is ``library.result``: it takes its operands by name, and returns pointers,
-columns and values.
+columns and values. A library for CUDA takes arrays on the GPU (PyTorch, CuPy or any DLPack tensors), and
+needs ``libtvm_runtime_cuda.so`` beside the other file.
 
 Without ``runtime=``, the file is taken from the environment variable ``TVM_SPARSE_RUNTIME``, from
 beside this file, or from an installed ``apache-tvm``. The full package (``tvm_sparse.load``) adds
@@ -31,6 +32,7 @@ import platform
 import re
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,12 +121,14 @@ def load(path: str | os.PathLike, runtime: str | os.PathLike | None = None) -> L
     Raises
     ------
     ValueError
-        If the file is missing, is no kernel library, or was compiled for another processor.
+        If the file is missing, is no kernel library, or was compiled for another processor or GPU.
     """
     load_runtime(runtime)
-    module = open_library(path)
-    metadata = read_metadata(module, path)
+    module, metadata = open_library(path)
     check_target(metadata, path)
+    refusal = cuda_refusal(metadata)
+    if refusal is not None:
+        raise ValueError(f"path: {path} {refusal}")
     attach_launcher(module)
     return Library(module, metadata)
 
@@ -153,14 +157,17 @@ class Library:
         if name not in self.metadata["functions"]:
             found = ", ".join(self.metadata["functions"])
             raise KeyError(f"no function {name!r} in this library, which holds: {found}")
-        return LibraryFunction(self._module.get_function(name), self.metadata["functions"][name])
+        function = self._module.get_function(name)
+        on_gpu = "architectures" in self.metadata
+        return LibraryFunction(function, self.metadata["functions"][name], on_gpu)
 
 
 class LibraryFunction:
     """One function of a library; called with every parameter, in order."""
 
-    def __init__(self, function: tvm_ffi.Function, metadata: dict) -> None:
+    def __init__(self, function: tvm_ffi.Function, metadata: dict, on_gpu: bool = False) -> None:
         self._function = function
+        self._on_gpu = on_gpu
         self._names = [arg["name"] for arg in metadata["args"]]
         self._written = [arg.get("role") in ("output", "inout") for arg in metadata["args"]]
 
@@ -168,12 +175,35 @@ class LibraryFunction:
         if len(args) != len(self._names):
             names = ", ".join(self._names)
             raise TypeError(f"expected {len(self._names)} arguments ({names}), found {len(args)}")
+        if self._on_gpu:
+            self._launch(args)
+            return
         ready = list(args)
         for position, (value, name) in enumerate(zip(args, self._names)):
             if isinstance(value, np.ndarray):
                 label = f"argument {name!r} (position {position})"
                 ready[position] = array_to_tensor(value, self._written[position], label)
         self._function(*ready)
+
+    def _launch(self, args: tuple) -> None:
+        """Run on the GPU that holds the arrays, on the current stream of their framework."""
+        places = [position for position, value in enumerate(args) if hasattr(value, "__dlpack__")]
+        labels = {place: f"argument {self._names[place]!r} (position {place})" for place in places}
+        devices = {place: tuple(map(int, args[place].__dlpack_device__())) for place in places}
+        for place, (kind, _) in devices.items():
+            if kind != _CUDA:
+                raise ValueError(
+                    f"{labels[place]}: expected an array on a GPU, found one elsewhere"
+                )
+        device = next((number for _, number in devices.values()), 0)
+        stream = current_stream([args[place] for place in places], device)
+        ready = list(args)
+        for place in places:
+            ready[place] = tensor = cuda_tensor(args[place], stream)
+            if tensor.data_ptr() % CUDA_ALIGNMENT:
+                raise cuda_alignment_error(labels[place], tensor.data_ptr())
+        with KeepDevice(), on_stream(device, stream):
+            self._function(*ready)
 
 
 class SparseResult:
@@ -273,8 +303,16 @@ def load_runtime(path: str | os.PathLike | None = None) -> None:
     ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
 
 
-def open_library(path: str | os.PathLike) -> tvm_ffi.Module:
-    """Load the shared library at `path` as a module, with readable errors."""
+def open_library(path: str | os.PathLike) -> tuple[tvm_ffi.Module | None, dict]:
+    """Load the shared library at `path`, with readable errors.
+
+    Returns
+    -------
+    module : tvm_ffi.Module or None
+        None for CUDA code on a machine that has no GPU.
+    metadata : dict
+        What the library says about itself.
+    """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"path: expected the path of a library, found {path!r}")
     path = Path(path)
@@ -293,23 +331,37 @@ def open_library(path: str | os.PathLike) -> tvm_ffi.Module:
         with tempfile.TemporaryDirectory() as folder:
             link = Path(folder) / path.name
             link.symlink_to(path.resolve())
-            return tvm_ffi.load_module(str(link))
+            metadata = _read_metadata(ctypes.CDLL(str(link)))
+            # TVM's loader refuses a library with CUDA code where its CUDA runtime is not loaded.
+            is_foreign = "architectures" in (metadata or {}) and load_cuda_runtime() is not None
+            module = None if is_foreign else tvm_ffi.load_module(str(link))
     except Exception as error:
         raise ValueError(
             f"path: expected an exported kernel library, found {path}, which the dynamic linker "
             f"refuses (truncated, or no library of this system): {error}"
         ) from error
-
-
-def read_metadata(module: tvm_ffi.Module, path: str | os.PathLike) -> dict:
-    """Read the metadata that the library at `path` holds."""
-    find_metadata = _find_function(module, METADATA_FUNCTION)
-    if find_metadata is None:
+    if metadata is None:
         raise ValueError(
             f"path: expected a library written by export_library, found {path}, which holds no "
             "tvm_sparse metadata"
         )
-    return json.loads(ctypes.string_at(find_metadata()).decode())
+    return module, metadata
+
+
+class _Result(ctypes.Structure):
+    """What a function of a library returns: TVM's ``TVMFFIAny`` with a pointer."""
+
+    _fields_ = (("type_index", ctypes.c_int32), ("size", ctypes.c_uint32), ("v", ctypes.c_void_p))
+
+
+def _read_metadata(library: ctypes.CDLL) -> dict | None:
+    """Read the metadata that a library holds, None if it holds none."""
+    find = getattr(library, f"__tvm_ffi_{METADATA_FUNCTION}", None)
+    if find is None:
+        return None
+    result = _Result()
+    find(None, None, 0, ctypes.byref(result))
+    return json.loads(ctypes.string_at(result.v).decode())
 
 
 def _find_function(module: tvm_ffi.Module, name: str) -> tvm_ffi.Function | None:
@@ -405,6 +457,175 @@ def _find_runtime() -> Path:
         f"runtime: found no {name}; expected its path as the argument `runtime`, in the "
         f"environment variable {RUNTIME_VARIABLE}, or at one of: "
         + ", ".join(str(candidate) for candidate in candidates)
+    )
+
+
+# --- CUDA --------------------------------------------------------------------------------------
+
+#: Kernels may load vectors of 16 bytes.
+CUDA_ALIGNMENT = 16
+_CUDA = 2  # DLPack's number of CUDA devices
+_ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
+# The CUDA runtime that `libtvm_runtime_cuda.so` of the wheel is linked with.
+_CUDART = "libcudart.so.13"
+
+
+def parse_architecture(name: str) -> tuple[str, int, int, str]:
+    """Split ``"sm_90a"`` into ``("sm", 9, 0, "a")``; ``"compute_90"`` means PTX."""
+    match = _ARCHITECTURE.fullmatch(name) if isinstance(name, str) else None
+    if match is None:
+        raise ValueError(
+            f'arch: expected a CUDA architecture such as "sm_90", or "compute_90" for PTX, found {name!r}'
+        )
+    kind, major, minor, suffix = match.groups()
+    return kind, int(major), int(minor), suffix
+
+
+def runs_on(architecture: str, capability: str) -> bool:
+    """Tell whether device code for an architecture runs on a device of a compute capability.
+
+    Cubins run on devices of the same major version whose minor one is not smaller, PTX on all later
+    devices; an ``a`` binds either to one version, an ``f`` PTX to one major version.
+    """
+    kind, major, minor, suffix = parse_architecture(architecture)
+    device = tuple(map(int, capability.split(".")[:2]))
+    if suffix == "a":
+        return device == (major, minor)
+    if kind == "compute" and suffix != "f":
+        return device >= (major, minor)
+    return device[0] == major and device[1] >= minor
+
+
+def cuda_refusal(metadata: dict, device: int | None = None) -> str | None:
+    """Say why no GPU of this machine (or not the one given) runs a library; None if one does.
+
+    Of a library with code for a CPU, None.
+    """
+    held = metadata.get("architectures")
+    if not held:
+        return None
+    holds = f"holds CUDA code for {', '.join(held)}"
+    reason = load_cuda_runtime()
+    if reason is not None:
+        return f"{holds}, and this machine {reason}"
+    found = compute_capabilities()
+    if not found:
+        return f"{holds}, and this machine has no GPU that CUDA can use"
+    asked = found if device is None else found[device : device + 1]
+    if any(runs_on(name, capability) for name in held for capability in asked):
+        return None
+    gpus = ", ".join(f"sm_{capability.replace('.', '')}" for capability in asked)
+    what = "this machine's GPU" if device is None else f"the device cuda:{device}"
+    return f"{holds}, and {what} is {gpus or 'missing'}; compile it for that"
+
+
+def load_cuda_runtime() -> str | None:
+    """Load TVM's CUDA runtime into the process, unless it is there; return what is missing for it."""
+    if _global_function("device_api.cuda") is not None:
+        return None
+    path = _runtime_folder() / "libtvm_runtime_cuda.so"
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "has no NVIDIA driver (libcuda.so.1)"
+    if not path.is_file():
+        return f"lacks TVM's CUDA runtime: found no {path}"
+    try:
+        _load_cudart()
+        ctypes.CDLL(str(path))
+    except OSError as error:
+        return (
+            f"lacks a library of CUDA ({error}); install {_CUDART}: pip install nvidia-cuda-runtime"
+        )
+    return None
+
+
+def _load_cudart() -> None:
+    """Load CUDA's runtime, from where the dynamic linker looks or from PyPI's package."""
+    try:
+        ctypes.CDLL(_CUDART, mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        folders = (Path(entry) / "nvidia" for entry in sys.path if entry)
+        found = [path for folder in folders for path in folder.glob(f"*/lib/{_CUDART}")]
+        if not found:
+            raise
+        ctypes.CDLL(str(found[0]), mode=ctypes.RTLD_GLOBAL)
+
+
+def _runtime_folder() -> Path:
+    """Where the process's ``libtvm_runtime.so`` lies."""
+    mapped = _mapped_libraries()
+    found = [Path(path) for path in mapped if os.path.basename(path) == "libtvm_runtime.so"]
+    return (found[0] if found else _find_runtime()).parent
+
+
+def compute_capabilities() -> list[str]:
+    """Return the compute capability of each GPU, none unless TVM's CUDA runtime is loaded."""
+    return _capabilities() if _global_function("device_api.cuda") is not None else []
+
+
+@functools.cache
+def _capabilities() -> list[str]:
+    attribute = tvm_ffi.get_global_func("runtime.GetDeviceAttr")
+    found: list[str] = []
+    while attribute(_CUDA, len(found), 0):  # 0 asks whether it exists, 4 for its version
+        found.append(str(attribute(_CUDA, len(found), 4)))
+    return found
+
+
+def current_stream(arrays: Sequence[Any], device: int) -> int:
+    """Return the stream on which the framework of arrays works now: PyTorch's, CuPy's, else TVM's."""
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    tensor, ndarray = getattr(torch, "Tensor", ()), getattr(cupy, "ndarray", ())
+    if any(isinstance(array, tensor) and array.is_cuda for array in arrays):
+        return torch.cuda.current_stream(device).cuda_stream
+    if any(isinstance(array, ndarray) for array in arrays):
+        return cupy.cuda.get_current_stream(device).ptr
+    return tvm_ffi.get_raw_stream(tvm_ffi.device("cuda", device))
+
+
+def cuda_tensor(array: Any, stream: int) -> Any:
+    """View an array on a GPU as TVM takes it, without a copy, once it is ready on a stream."""
+    torch = sys.modules.get("torch")
+    if isinstance(array, (tvm_ffi.Tensor, getattr(torch, "Tensor", tvm_ffi.Tensor))):
+        return array  # of PyTorch's tensors, TVM takes the stream as well
+    try:  # 1 is the default stream, which 0 would leave open
+        capsule = array.__dlpack__(stream=stream or 1)
+    except TypeError:
+        capsule = array.__dlpack__()
+    return tvm_ffi.from_dlpack(capsule)
+
+
+def on_stream(device: int, stream: int) -> Any:
+    """Return a context in which kernels are launched on a stream of a device."""
+    return tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", device), stream)
+
+
+class KeepDevice:
+    """A context that leaves the current GPU what it was.
+
+    Compiled code makes the one that holds its arguments the current one, as does TVM's memory.
+    """
+
+    def __enter__(self) -> None:
+        self._device = _current_device() if len(compute_capabilities()) > 1 else None
+
+    def __exit__(self, *error: Any) -> None:
+        if self._device is not None and self._device != _current_device():
+            tvm_ffi.get_global_func("__tvm_set_device")(_CUDA, self._device, None)
+
+
+def _current_device() -> int:
+    device = ctypes.c_int(0)
+    ctypes.CDLL("libcuda.so.1").cuCtxGetDevice(ctypes.byref(device))  # without a context, stays 0
+    return device.value
+
+
+def cuda_alignment_error(label: str, address: int) -> ValueError:
+    """What to say of an array whose address kernels can't load vectors from."""
+    return ValueError(
+        f"{label}: expected an array whose address is a multiple of {CUDA_ALIGNMENT} bytes, found a view "
+        f"at {address % CUDA_ALIGNMENT} bytes beyond one; pass a copy"
     )
 
 
@@ -561,13 +782,20 @@ def loaded_openmp() -> list[str]:
     PyTorch's comes first, as the likeliest to be busy; then the others in the order of the
     process's memory map.
     """
+    paths = _mapped_libraries()
+    found = [path for path in paths if _OPENMP_NAME.search(os.path.basename(path))]
+    return sorted(found, key=lambda path: "torch" not in Path(path).parts)
+
+
+def _mapped_libraries() -> list[str]:
+    """Paths of the libraries in the process, in the order of its memory map."""
     try:
         maps = Path("/proc/self/maps").read_text()
     except OSError:
         return []
-    paths = dict.fromkeys(line.split(None, 5)[5] for line in maps.splitlines() if ".so" in line)
-    found = [path for path in paths if _OPENMP_NAME.search(os.path.basename(path))]
-    return sorted(found, key=lambda path: "torch" not in Path(path).parts)
+    return list(
+        dict.fromkeys(line.split(None, 5)[5] for line in maps.splitlines() if ".so" in line)
+    )
 
 
 def _usable_processors() -> int:

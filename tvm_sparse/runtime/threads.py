@@ -163,6 +163,11 @@ def load_launcher(layout: str, triple: str, metadata: dict | None = None) -> tvm
         parts.append(_launcher_ir.launcher_source())
     if metadata is not None:
         parts.append(_launcher_ir.metadata_source(metadata))
+    return load_ir(parts)
+
+
+def load_ir(parts: list[str]) -> tvm_ffi.Module:
+    """Build an LLVM module from the parts of its IR."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "launcher.ll"
         path.write_text("\n".join(parts))

@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.ir import Var
 
 from ..errors import SparseProgramError
-from ..ir import Axis, FusedAxis, SparseFunc, SparseIteration
+from ..ir import Axis, SparseFunc, SparseIteration
 
 __all__ = [
     "axis_title",
@@ -91,19 +91,6 @@ def axis_title(axis: Axis, variables: Iterable[Var]) -> str:
 
 def _sequence(parts: Sequence[tirx.Stmt]) -> tirx.Stmt:
     return parts[0] if len(parts) == 1 else tirx.SeqStmt(list(parts))
-
-
-def groups_of(iteration: SparseIteration) -> list[tuple[Axis, str, list[Var]]]:
-    """Return ``(axis, kinds, variables)`` of every loop; a fused axis has several iterators."""
-    groups = []
-    at = 0
-    for axis in iteration.axes:
-        count = len(axis.members) if isinstance(axis, FusedAxis) else 1
-        groups.append(
-            (axis, iteration.kinds[at : at + count], list(iteration.iter_vars[at:][:count]))
-        )
-        at += count
-    return groups
 
 
 def walk(node: tvm_ffi.Object, kind: type, visit: Callable) -> None:

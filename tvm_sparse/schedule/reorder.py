@@ -11,7 +11,6 @@ from .dependences import check_accumulates, check_reads
 from .iterations import (
     axis_title,
     find_iteration,
-    groups_of,
     position_of_iterator,
     replace_iteration,
     with_fields,
@@ -38,8 +37,7 @@ def reorder_axes(func: SparseFunc, iteration_name: str, order: Sequence[str]) ->
     if list(order) == names:
         return func
     groups = {
-        variables[0].name: (axis, kinds, variables)
-        for axis, kinds, variables in groups_of(iteration)
+        variables[0].name: (axis, kinds, variables) for axis, kinds, variables in iteration.loops
     }
     ordered = []
     rest = list(order)
@@ -76,7 +74,7 @@ def fuse_axes(func: SparseFunc, iteration_name: str, names: Sequence[str]) -> Sp
     if len(set(names)) != len(names):
         raise SparseProgramError(f"{label}: expected different iterators, found {', '.join(names)}")
     places = [position_of_iterator(iteration, name, label) for name in names]
-    groups = groups_of(iteration)
+    groups = iteration.loops
     at = [k for k, (_, _, variables) in enumerate(groups) if variables[0].name in names]
     if len(at) != len(names) or any(isinstance(groups[k][0], FusedAxis) for k in at):
         raise SparseProgramError(f"{label}: some of {', '.join(names)} are fused already")
@@ -116,7 +114,7 @@ def take_apart(func: SparseFunc, iteration_name: str, name: str) -> tuple[Sparse
     """
     iteration = find_iteration(func, iteration_name)
     axes: list[Axis] = []
-    for axis, _, variables in groups_of(iteration):
+    for axis, _, variables in iteration.loops:
         names = [var.name for var in variables]
         if name in names:
             name = names[-1]

@@ -1,21 +1,29 @@
 """Passes: one a file, each an ordinary TVM pass over ``IRModule`` s."""
 
+from .align_vectors import AlignVectors
 from .balance import BalanceRows, Grain
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
 from .full_blocks import SkipPaddingTests
+from .fuse_followers import FuseFollowers
+from .guard_loads import GuardLoads
 from .hoist_index_loads import HoistIndexLoads
 from .hold_tile import HoldTile
 from .horizontal_fusion import FuseRowLoops, MergeOuterLoops
 from .keep_rolled import KeepRolled
 from .kernel_fusion import FuseKernels
+from .launch_checks import CheckLaunches
 from .lower_sparse_buffer import LowerSparseBuffer
 from .lower_sparse_iteration import LowerSparseIteration
 from .mask_lanes import MaskLanes
+from .narrow_threads import NarrowThreads
 from .natural_arguments import AcceptNaturalArguments
 from .pipeline import PIPELINE_NAME, tvm_sparse_pipeline
 from .reduction_init import HoistReductionInit
+from .separate_searches import SeparateSearches
 from .share_inner import ShareInner
+from .shuffle_masks import NameShuffleMasks
+from .split_rows import SplitRows
 from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
 from .vector_tail import PeelVectorTail
@@ -23,12 +31,16 @@ from .vector_tail import PeelVectorTail
 __all__ = [
     "PIPELINE_NAME",
     "AcceptNaturalArguments",
+    "AlignVectors",
     "BalanceRows",
+    "CheckLaunches",
     "DropEmptyLoops",
     "FitStack",
+    "FuseFollowers",
     "FuseKernels",
     "FuseRowLoops",
     "Grain",
+    "GuardLoads",
     "HoistIndexLoads",
     "HoistReductionInit",
     "HoldTile",
@@ -37,9 +49,13 @@ __all__ = [
     "LowerSparseIteration",
     "MaskLanes",
     "MergeOuterLoops",
+    "NameShuffleMasks",
+    "NarrowThreads",
     "PeelVectorTail",
+    "SeparateSearches",
     "ShareInner",
     "SkipPaddingTests",
+    "SplitRows",
     "StackLocals",
     "SumLanes",
     "tvm_sparse_pipeline",

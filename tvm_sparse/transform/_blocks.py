@@ -28,6 +28,7 @@ __all__ = [
     "Loop",
     "assemble_blocks",
     "buffers_stored",
+    "changed_block",
     "inside_axis",
     "realize",
     "segment_loops",
@@ -293,6 +294,13 @@ def _buffers_in(stmt: tirx.Stmt) -> set[Var]:
         ],
     )
     return found
+
+
+def changed_block(block: SBlock, **parts: Any) -> SBlock:
+    """Return a block with some of its fields replaced."""
+    names = ("iter_vars", "reads", "writes", "name_hint", "body", "init")
+    names += ("alloc_buffers", "match_buffers", "annotations", "span")
+    return SBlock(**{name: parts.get(name, getattr(block, name)) for name in names})
 
 
 def buffers_stored(stmt: tirx.Stmt) -> set[Var]:

@@ -33,7 +33,7 @@ def split_at_merged_axis(node: SparseIteration) -> SparseIteration | None:
     Init stands outside of all reductions, which begin the inner iteration if they come first. None if
     there is nothing outside.
     """
-    groups = _groups(node)
+    groups = node.loops
     first = next(
         k
         for k, (axis, kinds, _) in enumerate(groups)
@@ -65,7 +65,7 @@ class InnerLoops:
         """Lower an iteration whose reductions, if it has an init, stand inside of all other loops."""
         outer = dict(self._lowering.iterators)
         self.depth += 1
-        groups = _groups(node)
+        groups = node.loops
 
         def update(groups: Sequence[_Group]) -> tirx.Stmt:
             return self._nest(groups, lambda: self._lowering.statement(node.body), node.body)
@@ -160,16 +160,6 @@ class InnerLoops:
             for what in ("next", "end")
         )
         return Walk(stored, begin, extent, following, end)
-
-
-def _groups(node: SparseIteration) -> list[_Group]:
-    kinds, variables = list(node.kinds), list(node.iter_vars)
-    groups = []
-    for axis in node.axes:
-        count = len(_members(axis))
-        groups.append((axis, "".join(kinds[:count]), variables[:count]))
-        del kinds[:count], variables[:count]
-    return groups
 
 
 def _members(axis: Axis) -> list[Axis]:

@@ -11,21 +11,29 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
+from ..errors import SparseProgramError
+from ._access import variables_of
+from .align_vectors import AlignVectors
 from .balance import BalanceRows
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
 from .full_blocks import SkipPaddingTests
+from .guard_loads import GuardLoads
 from .hoist_index_loads import HoistIndexLoads
 from .hold_tile import HoldTile
 from .horizontal_fusion import FuseRowLoops, MergeOuterLoops
 from .keep_rolled import KeepRolled
 from .kernel_fusion import FuseKernels
+from .launch_checks import CheckLaunches
 from .lower_sparse_buffer import LowerSparseBuffer
 from .mask_lanes import MaskLanes
+from .narrow_threads import NarrowThreads
 from .natural_arguments import AcceptNaturalArguments
 from .partial_copies import RefusePartialCopies
 from .reduction_init import HoistReductionInit
 from .share_inner import ShareInner
+from .shuffle_masks import NameShuffleMasks
+from .split_rows import SplitRows
 from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
 from .vector_tail import PeelVectorTail
@@ -63,7 +71,68 @@ class _LowerThreadReductions:
         for func in module.functions.values():
             if isinstance(func, tirx.PrimFunc):
                 tvm_ffi.structural_walk(func.body, (tirx.For, note))
-        return s_tir.transform.LowerCrossThreadReduction()(module) if bound else module
+        if not bound:
+            return module
+        lowered = s_tir.transform.LowerCrossThreadReduction()(module)
+        for func in lowered.functions.values():
+            if isinstance(func, tirx.PrimFunc):
+                _check_thread_reductions(func.body, [])
+        return lowered
+
+
+def _check_thread_reductions(body: tirx.Stmt, loops: list[tirx.For]) -> None:
+    """Refuse reductions over threads that were left as they are: each thread would keep its own sum."""
+
+    def loop(node: tirx.For, _visitor) -> None:
+        _check_thread_reductions(node.body, [*loops, node])
+
+    def realize(node: s_tir.SBlockRealize, _visitor) -> None:
+        reduced = [
+            value
+            for iv, value in zip(node.block.iter_vars, node.iter_values)
+            if iv.iter_type == tirx.IterVar.CommReduce
+        ]
+        used = set().union(*map(variables_of, reduced))
+        for each in loops:
+            is_thread = each.kind == tirx.ForKind.THREAD_BINDING
+            if node.block.init is not None and is_thread and each.loop_var in used:
+                raise SparseProgramError(
+                    f"block {node.block.name_hint}: its reduction over {each.loop_var.name}, which is "
+                    f"bound to {each.thread_binding.thread_tag}, can't be lowered; keep its loops next to "
+                    "each other and their bindings affine"
+                )
+        _check_thread_reductions(node.block.body, [])
+
+    tvm_ffi.structural_visit(body, [(tirx.For, loop), (s_tir.SBlockRealize, realize)])
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_sparse.RewriteStorage")
+class _RewriteStorage:
+    """TVM's reuse of memory, for functions without fragments of tensor cores.
+
+    It gives operands and results the same shared memory, and then their types differ in accesses through
+    pointers. Shared memory is merged later on, by bytes.
+    """
+
+    def transform_module(self, module: tvm.IRModule, _context) -> tvm.IRModule:
+        rewritten = tvm.IRModule(attrs=module.attrs)
+        for var, func in module.functions.items():
+            if isinstance(func, tirx.PrimFunc) and not _has_fragments(func):
+                alone = tirx.transform.StorageRewrite()(tvm.IRModule({var: func}))
+                func = alone[var]
+            rewritten[var] = func
+        return rewritten
+
+
+def _has_fragments(func: tirx.PrimFunc) -> bool:
+    found: list[tirx.AllocBuffer] = []
+
+    def note(stmt: tirx.AllocBuffer) -> None:
+        if str(stmt.buffer.scope()).startswith("wmma."):
+            found.append(stmt)
+
+    tvm_ffi.structural_walk(func.body, (tirx.AllocBuffer, note))
+    return bool(found)
 
 
 def _passes(config) -> list[tvm.transform.Pass]:
@@ -77,6 +146,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         DropEmptyLoops(),
         s_tir.transform.CanonicalizeLoop(),
         _LowerThreadReductions(),
+        NarrowThreads(),
         s_tir.transform.LowerInitBlock(),
         s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
         s_tir.transform.ConvertBlocksToOpaque(),
@@ -94,6 +164,8 @@ def _passes(config) -> list[tvm.transform.Pass]:
         s_tir.transform.LowerOpaqueBlock(),
     ]
     loops = [
+        GuardLoads(),
+        SplitRows(),
         HoldTile(),
         SumLanes(),
         ShareInner(),
@@ -111,7 +183,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         s_tir.transform.InjectDoubleBuffer(),
     ]
     if not enabled("tirx.disable_storage_rewrite"):
-        loops.append(tirx.transform.StorageRewrite())
+        loops.append(_RewriteStorage())
     if enabled("tirx.use_async_copy"):
         loops.append(s_tir.transform.LowerAsyncDMA())
     loops += [
@@ -125,6 +197,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         HoistIndexLoads(),
         StackLocals(),
         FitStack(),
+        AlignVectors(),
         KeepRolled(),
     ]
     if not enabled("tirx.disable_cse_tir"):
@@ -138,12 +211,14 @@ def _passes(config) -> list[tvm.transform.Pass]:
         s_tir.transform.ThreadSync("warp"),
         s_tir.transform.InferFragment(),
         s_tir.transform.LowerThreadAllreduce(),
+        NameShuffleMasks(),
     ]
     if enabled("tirx.use_async_copy"):
         functions.append(s_tir.transform.InjectPTXAsyncCopy())
     functions += [
         s_tir.transform.MergeSharedMemoryAllocations(),
         tirx.transform.SplitHostDevice(),
+        CheckLaunches(),
         tirx.transform.MakePackedAPI(),
         tirx.transform.FP8StorageLegalize(),
         tirx.transform.BF16StorageLegalize(),

@@ -7,6 +7,7 @@ iterations may write parts of it.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection
 
 import tvm_ffi
@@ -59,7 +60,7 @@ def promote_accumulators(func: SparseFunc, keep: Collection[Var] = ()) -> Sparse
 
     A buffer that the program reads before it writes it is copied to the temporary first.
     """
-    targets = [(buffer, name) for buffer, name in _half_targets(func) if buffer.buffer not in keep]
+    targets = [(buffer, node) for buffer, node in _half_targets(func) if buffer.buffer not in keep]
     if not targets:
         return func
     sums: dict[Var, Var] = {}
@@ -67,7 +68,7 @@ def promote_accumulators(func: SparseFunc, keep: Collection[Var] = ()) -> Sparse
     copies: list[tirx.Stmt] = []
     casts: list[tirx.Stmt] = []
     roles = buffer_roles(func)
-    for buffer, name in targets:
+    for buffer, node in targets:
         wide = declare_buffer(buffer.buffer.ty.shape, "float32", f"{buffer.name}_sum")
         sums[buffer.buffer] = wide
         default = _widen(buffer.default)
@@ -76,23 +77,23 @@ def promote_accumulators(func: SparseFunc, keep: Collection[Var] = ()) -> Sparse
             temporaries.remove(buffer)
             continue
         if roles[buffer.buffer] == "inout":
-            copies.append(_copy_iteration(buffer, buffer.buffer, wide, f"{name}_copy"))
-        casts.append(_copy_iteration(buffer, wide, buffer.buffer, f"{name}_cast"))
+            copies.append(_copy_iteration(buffer, buffer.buffer, wide, node, "copy"))
+        casts.append(_copy_iteration(buffer, wide, buffer.buffer, node, "cast"))
     promoted = _promote(func.body, sums)
     body = tirx.SeqStmt([*copies, promoted, *casts]) if copies or casts else promoted
     return func.with_body(body, temporaries=temporaries)
 
 
-def _half_targets(func: SparseFunc) -> list[tuple[SparseBuffer, str]]:
-    """Half-precision buffers that iterations reduce into, each with the name of the first of them."""
+def _half_targets(func: SparseFunc) -> list[tuple[SparseBuffer, SparseIteration]]:
+    """Half-precision buffers that iterations reduce into, each with the first of them."""
     sparse = func.sparse_buffers
-    found: dict[SparseBuffer, str] = {}
+    found: dict[SparseBuffer, SparseIteration] = {}
 
     def check(node: SparseIteration) -> None:
         def note(store: tirx.BufferStore) -> None:
             buffer = sparse.get(store.buffer)
             if buffer is not None and buffer.dtype in _HALF:
-                found.setdefault(buffer, node.name)
+                found.setdefault(buffer, node)
 
         if node.init is not None and "R" in node.kinds:
             tvm_ffi.structural_walk(node.init, [(tirx.BufferStore, note)])
@@ -132,16 +133,22 @@ def _widen(expr: Expr) -> Expr:
     return tirx.Cast("float32", expr)
 
 
-def _copy_iteration(buffer: SparseBuffer, source: Var, target: Var, name: str) -> SparseIteration:
+def _copy_iteration(
+    buffer: SparseBuffer, source: Var, target: Var, node: SparseIteration, purpose: str
+) -> SparseIteration:
+    """Copy a buffer in the loops of the iteration that reduces into it, where those are its axes."""
+    spatial = [(axis, kinds) for axis, kinds, _ in node.loops if "R" not in kinds]
+    members = [member for axis, _ in spatial for member in getattr(axis, "members", [axis])]
+    alike = len(members) == len(buffer.axes) and all(map(operator.eq, members, buffer.axes))
     variables = [Var(axis.name.lower(), axis.dtype) for axis in buffer.axes]
     value = tirx.Cast(str(target.ty.dtype), tirx.BufferLoad(source, variables))
     return SparseIteration(
-        axes=list(buffer.axes),
+        axes=[axis for axis, _ in spatial] if alike else list(buffer.axes),
         kinds="S" * len(variables),
         iter_vars=variables,
         body=tirx.BufferStore(target, value, variables),
         init=None,
-        name=name,
+        name=f"{node.name}_{purpose}",
         annotations={},
         span=None,
     )

@@ -1,0 +1,1 @@
+"""What the compilers make of the CUDA kernels: ``python -m benchmarks.cuda_report``."""

@@ -1,0 +1,81 @@
+"""Compile every CUDA kernel without a GPU and say what came out: ``python -m benchmarks.cuda_report``.
+
+Exits with status 1 when a kernel with default tile sizes spills or does not compile, or a claim about it
+(128-bit loads, tensor cores, an inner loop near the minimum) does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+
+from ..cuda_kernels import DTYPES, FEATURES, INDEX_DTYPES, default_kernels, find_kernel
+from .compilers import compilers
+from .measure import measure
+from .tables import markdown, tables
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the report; see ``--help``."""
+    options = _parse(arguments)
+    cases = default_kernels(options.op, options.features, options.dtype, options.index_dtype)
+    work = [
+        (case.name, arch, compiler)
+        for compiler in options.compiler or compilers()
+        for arch in options.arch or ["sm_80", "sm_90"]
+        for case in cases
+    ]
+    rows = _measure_all(work, options.jobs)
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    for table in tables(rows):
+        console.print(table)
+    for row in rows:
+        for what in row["failures"]:
+            console.print(f"{row['name']}, {row['arch']}, {row['compiler']}: {what}", style="red")
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "cuda_report.json").write_text(json.dumps(rows, indent=1))
+        (options.out / "cuda_report.md").write_text(markdown(rows))
+    return int(any(row["failures"] for row in rows))
+
+
+def _measure_all(work: list[tuple[str, str, str]], jobs: int) -> list[dict]:
+    if jobs == 1:
+        return [_measure(item) for item in track(work, transient=True)]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context) as pool:
+        return list(track(pool.map(_measure, work), total=len(work), transient=True))
+
+
+def _measure(item: tuple[str, str, str]) -> dict:
+    name, arch, compiler = item
+    return measure(find_kernel(name), arch, compiler)
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cuda_report", description=__doc__)
+    add = parser.add_argument
+    add("--arch", action="append", help="architectures (default: sm_80 and sm_90)")
+    add("--compiler", action="append", choices=["nvrtc", "nvcc"], help="default: those installed")
+    add("--op", action="append", help="operators (default: all)")
+    add("--features", type=int, action="append", help=f"widths (default: {FEATURES})")
+    add("--dtype", action="append", choices=DTYPES, help="types of values (default: all)")
+    add("--index-dtype", action="append", choices=INDEX_DTYPES, help="of indices (default: both)")
+    add("--jobs", type=int, default=1, help="processes")
+    add("--out", type=Path, help="write cuda_report.json and cuda_report.md into this folder")
+    options = parser.parse_args(arguments)
+    options.features = options.features or FEATURES
+    options.dtype = options.dtype or DTYPES
+    options.index_dtype = options.index_dtype or INDEX_DTYPES
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

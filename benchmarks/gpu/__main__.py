@@ -1,0 +1,83 @@
+"""Measure on a GPU machine that has neither this package nor a network: ``python -m benchmarks.gpu``.
+
+``pack DIR`` makes a folder here; ``run.sh`` in it measures there and writes ``results.json``; ``report
+results.json`` makes tables and plots of it. ``dry-run`` tries all that without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from ..cuda_kernels import default_kernels, tile_grid
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; see ``--help``."""
+    options = _parse(arguments)
+    return options.run(options)
+
+
+def _pack(options: argparse.Namespace) -> int:
+    from .pack import pack  # noqa: PLC0415
+
+    cases = tile_grid(options.op)
+    size = pack(
+        options.folder,
+        cases,
+        arch=options.arch,
+        pythons=options.python or (),
+        data=options.data,
+        jobs=options.jobs,
+    )
+    print(f"{options.folder}: {len(cases)} kernels, {size / (1 << 20):.1f} MiB")
+    return 0
+
+
+def _dry_run(options: argparse.Namespace) -> int:
+    from tests.cuda.emulation import emulated  # noqa: PLC0415 (of the checkout, not installed)
+
+    from .dry_run import dry_run  # noqa: PLC0415
+    from .report import write  # noqa: PLC0415
+
+    cases = default_kernels(options.op, [32, 17, 64], ["float32"], ["int32"])
+    with tempfile.TemporaryDirectory() as folder:
+        results = dry_run(Path(folder) / "kit", cases, emulated)
+        write(results, Path(folder) / "report")
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from .report import write  # noqa: PLC0415
+
+    for path in write(json.loads(options.results.read_text()), options.out):
+        print(path)
+    return 0
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    packing = commands.add_parser("pack", help="make the folder for the GPU machine")
+    packing.set_defaults(run=_pack)
+    packing.add_argument("folder", type=Path, metavar="DIR")
+    packing.add_argument("--arch", default="sm_90", help="its GPU (default: sm_90)")
+    packing.add_argument("--python", action="append", help="its version of Python, such as 3.12")
+    packing.add_argument("--data", type=Path, help="a folder of matrices to take along")
+    packing.add_argument("--op", action="append", help="operators (default: all)")
+    packing.add_argument("--jobs", type=int, default=1, help="processes that compile")
+    trying = commands.add_parser("dry-run", help="pack and run tiny sizes without a GPU")
+    trying.set_defaults(run=_dry_run)
+    trying.add_argument("--op", action="append", help="operators (default: all)")
+    rendering = commands.add_parser("report", help="make tables and plots of results")
+    rendering.set_defaults(run=_report)
+    rendering.add_argument("results", type=Path, metavar="RESULT.json")
+    rendering.add_argument("--out", type=Path, default=Path("gpu_report"), help="folder")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""The arrays that kernels take, by the names of their parameters.
+
+The package itself packs matrices; these few lines do the same for graphs in CSR where it is not installed.
+A test compares both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .graphs import BlockMatrix, Graph
+
+__all__ = ["bsr_arrays", "csr_arrays", "hyb_arrays"]
+
+Arrays = dict[str, "np.ndarray | int"]
+
+
+def csr_arrays(graph: Graph) -> Arrays:
+    """Return structure and sizes of a matrix in CSR."""
+    sizes = {"m": graph.rows, "n": graph.rows, "nnz": graph.entries}
+    return {"indptr": graph.indptr, "indices": graph.indices, **sizes}
+
+
+def hyb_arrays(graph: Graph, values: np.ndarray, widths: Sequence[int], name: str = "a") -> Arrays:
+    """Return a matrix as hyb with one range of columns.
+
+    Parameters
+    ----------
+    graph : Graph
+        The structure.
+    values : numpy.ndarray
+        Of its entries.
+    widths : sequence of int
+        Of the buckets, rising; the last one takes longer rows in pieces.
+    name : str
+        Of the kernel's parameter.
+    """
+    lengths = np.diff(graph.indptr)
+    empty = np.flatnonzero(lengths == 0)
+    none = (empty.size, 1, 0)
+    arrays = _bucket(f"{name}_w0", empty, np.zeros(none, values.dtype), np.zeros(none, np.int32))
+    chosen = np.minimum(np.searchsorted(widths, lengths), len(widths) - 1)
+    for number, width in enumerate(widths):
+        rows = np.flatnonzero((chosen == number) & (lengths > 0))
+        last = number == len(widths) - 1
+        pieces = -(-lengths[rows] // width) if last else np.ones(rows.size, np.int64)
+        shape = (int(pieces.sum()), width) if last else (rows.size, 1, width)
+        key = f"{name}_w{width}"
+        arrays |= _bucket(key, rows, *_padded(graph, values, rows, pieces, width, shape))
+        if last:
+            arrays[f"{key}_indptr"] = np.concatenate([[0], np.cumsum(pieces)]).astype(np.int32)
+            arrays[f"{key}_pieces"] = int(pieces.sum())
+    return {**arrays, "m": graph.rows, "n": graph.rows}
+
+
+def bsr_arrays(matrix: BlockMatrix, values: np.ndarray, name: str = "a") -> Arrays:
+    """Return a matrix of blocks; ``values`` has the shape ``(blocks, block, block)``."""
+    return {
+        name: values,
+        f"{name}_indptr": matrix.indptr,
+        f"{name}_indices": matrix.indices,
+        f"{name}_block_rows": matrix.indptr.size - 1,
+        f"{name}_block_columns": matrix.columns // matrix.block,
+        f"{name}_nnz": matrix.blocks,
+        "m": matrix.rows,
+        "n": matrix.columns,
+    }
+
+
+def _bucket(key: str, rows: np.ndarray, values: np.ndarray, indices: np.ndarray) -> Arrays:
+    numbers = rows.astype(np.int32).reshape(-1, 1)
+    return {
+        key: values,
+        f"{key}_rows": rows.size,
+        f"{key}_row_indices": numbers,
+        f"{key}_indices": indices,
+    }
+
+
+def _padded(
+    graph: Graph,
+    values: np.ndarray,
+    rows: np.ndarray,
+    pieces: np.ndarray,
+    width: int,
+    shape: tuple[int, ...],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return values and indices of some rows, each in as many slots as its pieces have."""
+    lengths = np.diff(graph.indptr)[rows]
+    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    entries = np.repeat(graph.indptr[rows].astype(np.int64), lengths) + within
+    slots = np.repeat((np.cumsum(pieces) - pieces) * width, lengths) + within
+    packed = np.zeros(shape, values.dtype)
+    indices = np.full(shape, graph.rows, np.int32)
+    packed.reshape(-1)[slots] = values[entries]
+    indices.reshape(-1)[slots] = graph.indices[entries]
+    return packed, indices

@@ -1,0 +1,112 @@
+"""How many rows and features the threads of a block take: named sizes, and what suits a width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["THREADS", "WARP", "RowTile", "vector_width"]
+
+WARP = 32
+#: Threads of a block: eight warps hide each other's latency, and 65536 registers hold eight such blocks.
+THREADS = 256
+#: Bytes of the widest load.
+_LOAD_BYTES = 16
+#: Vectors of features a thread holds; more take registers from the loads in flight.
+_MOST_VECTORS = 4
+
+
+@dataclass(frozen=True)
+class RowTile:
+    """Rows of a dense result that a thread block computes, and who computes which features of them.
+
+    Parameters
+    ----------
+    vector : int
+        Features that a thread loads at once.
+    lanes : int
+        Threads (``threadIdx.x``) along the features of a row.
+    vectors : int
+        Vectors that a thread holds, `lanes` vectors apart, so that loads of neighbours are contiguous.
+    rows : int
+        Rows (``threadIdx.y``) of a thread block.
+
+    Raises
+    ------
+    ValueError
+        If a size is not positive, or the block has more than 1024 threads.
+
+    Examples
+    --------
+    >>> from tvm_sparse.schedules.cuda import RowTile
+    >>> RowTile.of_width(128, bits=32)
+    RowTile(vector=4, lanes=32, vectors=1, rows=8)
+    >>> RowTile.of_width(100, bits=16)
+    RowTile(vector=4, lanes=25, vectors=1, rows=10)
+    """
+
+    vector: int
+    lanes: int
+    vectors: int
+    rows: int
+
+    def __post_init__(self) -> None:
+        for name in ("vector", "lanes", "vectors", "rows"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}: expected a positive integer, found {value!r}")
+        if self.lanes * self.rows > 1024:
+            raise ValueError(
+                f"lanes, rows: expected at most 1024 threads in a block, found {self.lanes * self.rows}"
+            )
+
+    @property
+    def width(self) -> int:
+        """Features of the tile."""
+        return self.vector * self.lanes * self.vectors
+
+    @staticmethod
+    def of_width(features: int | None, bits: int = 32, threads: int = THREADS) -> RowTile:
+        """Return the tile that suits a feature width.
+
+        Parameters
+        ----------
+        features : int or None
+            The width; None where it is known at run time only, which rules out vectors.
+        bits : int
+            Width of a value of the operand that rows are gathered from.
+        threads : int
+            Threads of a block, about.
+        """
+        if features is None:
+            return RowTile(1, WARP, _MOST_VECTORS, max(1, threads // WARP))
+        vector = vector_width(features, bits)
+        count = max(1, features // vector)
+        vectors = min(_MOST_VECTORS, -(-count // WARP))
+        # Registers: a thread keeps as many sums as it loads values.
+        while vectors > 1 and vectors * vector > 16:
+            vectors -= 1
+        tiles = -(-count // (WARP * vectors))
+        lanes = -(-count // (vectors * tiles))
+        return RowTile(vector, lanes, vectors, max(1, threads // lanes))
+
+
+def vector_width(features: int, bits: int) -> int:
+    """Return how many values the widest load takes that rows of a width are aligned to.
+
+    Parameters
+    ----------
+    features : int
+        Values of a row.
+    bits : int
+        Of a value.
+
+    Examples
+    --------
+    >>> from tvm_sparse.schedules.cuda import vector_width
+    >>> vector_width(100, 32), vector_width(100, 16), vector_width(17, 16)
+    (4, 4, 1)
+    """
+    width = max(1, _LOAD_BYTES * 8 // bits)
+    while features % width:
+        width //= 2
+    return width

@@ -1,0 +1,127 @@
+"""Name the lanes that take part in reductions by shuffles.
+
+TVM asks which lanes are active when the first value is exchanged. On cards since Volta, lanes of a warp
+that have left a loop with different numbers of steps need not have met again by then, so that lanes of one
+sum may be missing from the mask, and their values from the sum. The lanes of a sum are known: they are
+named here, and wait for each other.
+"""
+
+from __future__ import annotations
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Expr, IRModule, Var
+
+__all__ = ["NameShuffleMasks"]
+
+_WARP = 32
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_sparse.NameShuffleMasks")
+class NameShuffleMasks:
+    """Replace the masks of active lanes by those of the lanes that sum together.
+
+    Before, for sums of 8 lanes each::
+
+        mask[0] = T.tvm_warp_activemask()
+        t[0] = T.tvm_warp_shuffle_down(mask[0], sum[0], 4, 32, 32)
+        ...
+
+    and after::
+
+        mask[0] = T.uint32(255) << (lane & 24)
+        t[0] = T.tvm_warp_shuffle_down(mask[0], sum[0], 4, 8, 32)
+        ...
+
+    where ``lane`` is the number of the thread in its warp. Runs after TVM's lowering of reductions over
+    threads.
+    """
+
+    def transform_module(self, module: IRModule, _context) -> IRModule:
+        """Rewrite the functions of ``module``."""
+        rewritten = IRModule(attrs=module.attrs)
+        for var, func in module.functions.items():
+            rewritten[var] = _name_masks(func) if isinstance(func, tirx.PrimFunc) else func
+        return rewritten
+
+
+def _name_masks(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    widths = _widths(func.body)
+    if not widths:
+        return func
+
+    def visit(stmt: tirx.Stmt, threads: dict[str, tuple[Var, Expr]]) -> tirx.Stmt:
+        def attribute(node: tirx.AttrStmt, mutator) -> tirx.Stmt:
+            if node.attr_key != "thread_extent":
+                return mutator.default_mutate(node)
+            known = {**threads, str(node.node.thread_tag): (node.node.var, node.value)}
+            body = visit(node.body, known)
+            return tirx.AttrStmt(node.node, node.attr_key, node.value, body, node.span)
+
+        def store(node: tirx.BufferStore, mutator) -> tirx.Stmt:
+            if node.buffer not in widths or _calls(node.value, "activemask") is None:
+                return mutator.default_mutate(node)
+            mask = _mask(widths[node.buffer], threads, str(node.buffer.ty.dtype))
+            return tirx.BufferStore(node.buffer, mask, node.indices, span=node.span)
+
+        def call(node: Call, mutator) -> Expr:
+            if not _is_shuffle(node) or _mask_buffer(node) not in widths:
+                return mutator.default_mutate(node)
+            mask, value, lane, _, warp = node.args
+            width = widths[_mask_buffer(node)]
+            if _name(node) == "tvm_warp_shuffle":  # back from the first lane of the sum
+                lane = tirx.const(0, "int32")
+            args = [mask, value, lane, tirx.const(width, "int32"), warp]
+            return Call(node.op, args, node.attrs, span=node.span, ret_ty=node.ty)
+
+        handlers = [(tirx.AttrStmt, attribute), (tirx.BufferStore, store), (Call, call)]
+        return tvm_ffi.structural_mutate(stmt, handlers)
+
+    return func.with_body(visit(func.body, {}))
+
+
+def _widths(body: tirx.Stmt) -> dict[Var, int]:
+    """Lanes that sum together, by the buffer of their mask: twice the first distance of an exchange."""
+    found: dict[Var, int] = {}
+
+    def note(node: Call) -> None:
+        if _name(node) in ("tvm_warp_shuffle_down", "tvm_warp_shuffle_up") and _is_shuffle(node):
+            buffer = _mask_buffer(node)
+            found[buffer] = max(found.get(buffer, 1), 2 * int(node.args[2]))
+
+    tvm_ffi.structural_walk(body, (Call, note))
+    return found
+
+
+def _name(node: Call) -> str:
+    return str(getattr(node.op, "name", "")).rpartition(".")[2]
+
+
+def _is_shuffle(node: Call) -> bool:
+    return _name(node).startswith("tvm_warp_shuffle") and _mask_buffer(node) is not None
+
+
+def _mask_buffer(node: Call) -> Var | None:
+    return getattr(node.args[0], "source", None)
+
+
+def _calls(value: Expr, what: str) -> Expr | None:
+    found: list[Call] = []
+    tvm_ffi.structural_walk(
+        value, (Call, lambda node: found.append(node) if what in _name(node) else None)
+    )
+    return found[0] if found else None
+
+
+def _mask(width: int, threads: dict[str, tuple[Var, Expr]], dtype: str) -> Expr:
+    """The lanes of the calling thread's sum: `width` bits from the first of them."""
+    if width >= _WARP:
+        return tirx.const(0xFFFFFFFF, dtype)
+    number: Expr = tirx.const(0, "int32")
+    for tag in ("threadIdx.z", "threadIdx.y", "threadIdx.x"):
+        if tag in threads:
+            var, extent = threads[tag]
+            number = number * extent.astype("int32") + var.astype("int32")
+    first = tirx.bitwise_and(number, tirx.const(_WARP - width, "int32"))
+    return tirx.const((1 << width) - 1, dtype) << first.astype(dtype)
