@@ -20,6 +20,9 @@ namespace {
 enum Sharing : uint32_t { alone = 0, in_warp = 1, in_block = 2, over_blocks = 3 };
 constexpr uint32_t thread_bits = 0x3ffu, atomic_bit = 1u << 12, pending_bit = 1u << 13, phase_shift = 14;
 
+// Seconds of a thread that goes on by itself; more than any kernel of a test takes.
+constexpr uint64_t most_accesses = 50'000'000;
+
 uint32_t sharing_of(uint32_t noted) { return noted >> 10 & 3u; }
 uint32_t with_sharing(uint32_t noted, uint32_t sharing) { return (noted & ~(3u << 10)) | sharing << 10; }
 uint32_t thread_of(uint32_t noted) { return noted & thread_bits; }
@@ -122,6 +125,8 @@ void mark_pending(const Buffer& buffer, const char* at, size_t bytes, bool under
 
 char* checked(const Buffer* buffer, char* at, size_t bytes, size_t alignment, Access access, int line) {
   if (!buffer) return at;
+  if (++launch->accesses > most_accesses)
+    fail(line, "%llu accesses of one thread without an end", (unsigned long long)launch->accesses);
   ptrdiff_t offset = at - buffer->base;
   if (offset < 0 || size_t(offset) + bytes > buffer->bytes) {
     fail(line, "out-of-bounds %s of %s%s: index %lld of elements of %zu bytes, the array has %zu (%zu bytes)",

@@ -158,6 +158,9 @@ Ptr<void> Call::void_pointer(int place, const char* name, int grain, bool is_flo
   }
   buffer.alignment = alignment_of(buffer.base);
   buffer.cells = static_cast<Cell*>(std::calloc((buffer.bytes >> buffer.granule) + 1, sizeof(Cell)));
+  if (!buffer.cells && !refusal_)
+    refusal_ = new Refusal{std::string(name) + ": no memory to check an array of " +
+                           std::to_string(buffer.bytes) + " bytes"};
   return Ptr<void>(&buffer, buffer.base, 0);
 }
 
