@@ -94,7 +94,8 @@ void check_cell(const Buffer& buffer, Cell& cell, size_t offset, size_t bytes, A
     if (unordered(buffer.space, cell.write_interval, cell.write_by))
       race(buffer, offset, bytes, access, line, atomic_before ? "atomic update" : "write",
            cell.write_interval, cell.write_by, cell.write_line);
-    note(cell.read_interval, cell.read_by, cell.read_line, 0, unordered(buffer.space, cell.read_interval, cell.read_by), line);
+    uint32_t readers = unordered(buffer.space, cell.read_interval, cell.read_by);
+    note(cell.read_interval, cell.read_by, cell.read_line, 0, readers, line);
     return;
   }
   if (unordered(buffer.space, cell.read_interval, cell.read_by))
@@ -170,7 +171,8 @@ void declare_shared(Buffer* buffer, const char* name, void* storage, size_t byte
 void check_shared_size(int line) {
   size_t declared = launch->kernel->static_shared, limit = launch->kernel->shared_limit;
   if (declared > 48 * 1024)
-    fail(line, "%s declares %zu bytes of static shared memory, the limit is 49152", launch->kernel->name, declared);
+    fail(line, "%s declares %zu bytes of static shared memory, the limit is 49152", launch->kernel->name,
+         declared);
   if (declared + launch->dynamic_bytes > limit)
     fail(line, "%s needs %zu bytes of static and %zu of dynamic shared memory, the limit is %zu",
          launch->kernel->name, declared, launch->dynamic_bytes, limit);
