@@ -58,6 +58,13 @@ class DeviceBinding(Binding):
                 f"cuda:{device}; move it there"
             )
 
+    def _check_place(self, key: str, packed: Any) -> None:
+        if not hasattr(packed, "to_host"):
+            raise ValueError(
+                f"{self.signature.label(key)}: expected a packed tensor on a GPU, found one in host memory; "
+                'pass its to("cuda")'
+            )
+
     def _unpack(self, label: str, name: str, matrix: Any) -> SparseArrays:
         device = device_number(matrix)
         if device is None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .device_arrays import allocator_like
+from .device_arrays import allocator_like, device_number
 from .device_binding import DeviceBinding, Launcher
 from .device_calls import device_ready_check
 from .kernel_function import KernelFunction
-from .minimal import KeepDevice
+from .minimal import CurrentDevice
 from .prepared_on_device import PreparedOnDevice
 
 __all__ = ["DeviceKernelFunction"]
@@ -53,7 +53,9 @@ class DeviceKernelFunction(KernelFunction):
         """Run the kernel."""
         if self._refusal is not None:
             raise ValueError(f"{self.name}: the kernel {self._refusal}")
-        with KeepDevice():
+        values = (*args, *kwargs.values())
+        device = next((n for value in values if (n := device_number(value)) is not None), 0)
+        with CurrentDevice(device):
             return super().__call__(*args, validate=validate, **kwargs)
 
     def _ready_check(self) -> Callable[[Sequence[Any]], bool]:

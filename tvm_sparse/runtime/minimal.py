@@ -202,7 +202,7 @@ class LibraryFunction:
             ready[place] = tensor = cuda_tensor(args[place], stream)
             if tensor.data_ptr() % CUDA_ALIGNMENT:
                 raise cuda_alignment_error(labels[place], tensor.data_ptr())
-        with KeepDevice(), on_stream(device, stream):
+        with CurrentDevice(device), on_stream(device, stream):
             self._function(*ready)
 
 
@@ -601,18 +601,29 @@ def on_stream(device: int, stream: int) -> Any:
     return tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", device), stream)
 
 
-class KeepDevice:
-    """A context that leaves the current GPU what it was.
+class CurrentDevice:
+    """A context in which a GPU is the current one; afterwards, that is the one which was so before.
 
-    Compiled code makes the one that holds its arguments the current one, as does TVM's memory.
+    Compiled code, TVM's memory and CuPy work on the current GPU, or make theirs the current one.
     """
 
+    def __init__(self, device: int) -> None:
+        self._device = device
+        self._before: int | None = None
+
     def __enter__(self) -> None:
-        self._device = _current_device() if len(compute_capabilities()) > 1 else None
+        if len(compute_capabilities()) > 1:
+            self._before = _current_device()
+            _set_device(self._device)
 
     def __exit__(self, *error: Any) -> None:
-        if self._device is not None and self._device != _current_device():
-            tvm_ffi.get_global_func("__tvm_set_device")(_CUDA, self._device, None)
+        if self._before is not None:
+            _set_device(self._before)
+
+
+def _set_device(device: int) -> None:
+    if device != _current_device():
+        tvm_ffi.get_global_func("__tvm_set_device")(_CUDA, device, None)
 
 
 def _current_device() -> int:
