@@ -13,6 +13,7 @@ from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
 from ..errors import SparseProgramError
 from ._access import variables_of
+from .align_vectors import AlignVectors
 from .balance import BalanceRows
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
@@ -32,6 +33,7 @@ from .partial_copies import RefusePartialCopies
 from .reduction_init import HoistReductionInit
 from .share_inner import ShareInner
 from .shuffle_masks import NameShuffleMasks
+from .split_rows import SplitRows
 from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
 from .vector_tail import PeelVectorTail
@@ -104,6 +106,35 @@ def _check_thread_reductions(body: tirx.Stmt, loops: list[tirx.For]) -> None:
     tvm_ffi.structural_visit(body, [(tirx.For, loop), (s_tir.SBlockRealize, realize)])
 
 
+@tvm.transform.module_pass(opt_level=0, name="tvm_sparse.RewriteStorage")
+class _RewriteStorage:
+    """TVM's reuse of memory, for functions without fragments of tensor cores.
+
+    It gives operands and results the same shared memory, and then their types differ in accesses through
+    pointers. Shared memory is merged later on, by bytes.
+    """
+
+    def transform_module(self, module: tvm.IRModule, _context) -> tvm.IRModule:
+        rewritten = tvm.IRModule(attrs=module.attrs)
+        for var, func in module.functions.items():
+            if isinstance(func, tirx.PrimFunc) and not _has_fragments(func):
+                alone = tirx.transform.StorageRewrite()(tvm.IRModule({var: func}))
+                func = alone[var]
+            rewritten[var] = func
+        return rewritten
+
+
+def _has_fragments(func: tirx.PrimFunc) -> bool:
+    found: list[tirx.AllocBuffer] = []
+
+    def note(stmt: tirx.AllocBuffer) -> None:
+        if str(stmt.buffer.scope()).startswith("wmma."):
+            found.append(stmt)
+
+    tvm_ffi.structural_walk(func.body, (tirx.AllocBuffer, note))
+    return bool(found)
+
+
 def _passes(config) -> list[tvm.transform.Pass]:
     enabled = lambda name: bool(config.get(name, False))  # noqa: E731
     blocks = [
@@ -134,6 +165,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
     ]
     loops = [
         GuardLoads(),
+        SplitRows(),
         HoldTile(),
         SumLanes(),
         ShareInner(),
@@ -151,7 +183,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         s_tir.transform.InjectDoubleBuffer(),
     ]
     if not enabled("tirx.disable_storage_rewrite"):
-        loops.append(tirx.transform.StorageRewrite())
+        loops.append(_RewriteStorage())
     if enabled("tirx.use_async_copy"):
         loops.append(s_tir.transform.LowerAsyncDMA())
     loops += [
@@ -165,6 +197,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         HoistIndexLoads(),
         StackLocals(),
         FitStack(),
+        AlignVectors(),
         KeepRolled(),
     ]
     if not enabled("tirx.disable_cse_tir"):

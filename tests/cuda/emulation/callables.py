@@ -16,6 +16,7 @@ from tvm_sparse.runtime import lower
 from tvm_sparse.runtime.compile import describe_functions, resolve_target
 from tvm_sparse.runtime.executable import Executable
 from tvm_sparse.runtime.minimal import array_to_tensor
+from tvm_sparse.transform import PIPELINE_NAME
 
 from .compiler import compile_kernels, runtime_library
 from .entries import kernel_module
@@ -29,7 +30,7 @@ _one_call = threading.Lock()  # the emulator knows the arrays of one call
 DEFAULT_TARGET = {"kind": "cuda", "arch": "sm_80"}
 
 
-def emulated(program: Any, target: Any = None) -> Any:
+def emulated(program: Any, target: Any = None, *, tir_pipeline: str = PIPELINE_NAME) -> Any:
     """Compile a CUDA kernel to run on the CPU.
 
     Parameters
@@ -38,6 +39,8 @@ def emulated(program: Any, target: Any = None) -> Any:
         Scheduled for CUDA. The kernels of a list are compiled at the same time.
     target : str, dict or tvm.target.Target
         A CUDA target; ``{"kind": "cuda", "arch": "sm_80"}`` unless given.
+    tir_pipeline : str
+        The lowering; that of the package unless given. Settings of the ``PassContext`` are those at the call.
 
     Returns
     -------
@@ -50,15 +53,15 @@ def emulated(program: Any, target: Any = None) -> Any:
         From the call, not from here: see this package.
     """
     if isinstance(program, list | tuple):
-        return _emulated(list(program), target)
-    return _emulated([program], target)[0]
+        return _emulated(list(program), target, tir_pipeline)
+    return _emulated([program], target, tir_pipeline)[0]
 
 
-def _emulated(programs: list[Any], target: Any) -> list[Executable]:
+def _emulated(programs: list[Any], target: Any, tir_pipeline: str) -> list[Executable]:
     resolved = resolve_target(DEFAULT_TARGET if target is None else target)
     arch = str(dict(resolved.attrs).get("arch", "sm_80"))
     lowered = [lower(program) for program in programs]
-    parts = [split(module, resolved) for module in lowered]
+    parts = [split(module, resolved, tir_pipeline) for module in lowered]
     texts = [kernel_module(part.source, arch, part.tags)[0] for part in parts]
     libraries = compile_kernels(texts)
     made = []
@@ -180,17 +183,22 @@ def _known_arrays(names: Sequence[str], arguments: Sequence[Any]) -> Iterator[No
     runtime = runtime_library()
     _one_call.acquire()
     for name, argument in zip(names, arguments):
-        if isinstance(argument, tvm_ffi.Tensor | tvm.runtime.Tensor):
-            size = (
-                int(np.prod(argument.shape, dtype=np.int64))
-                * tvm.DataType(str(argument.dtype)).itemsize
-            )
-            runtime.emulation_array(name.encode(), argument.data_ptr(), size)
+        if not isinstance(argument, int | float | np.number):
+            runtime.emulation_array(name.encode(), *_extent(argument))
     try:
         yield
     finally:
         runtime.emulation_forget_arrays()
         _one_call.release()
+
+
+def _extent(array: Any) -> tuple[int, int]:
+    """Return the address and the bytes of an array of any framework."""
+    if isinstance(array, np.ndarray):
+        return array.ctypes.data, array.nbytes
+    tensor = array if isinstance(array, tvm_ffi.Tensor) else tvm_ffi.from_dlpack(array)
+    elements = int(np.prod(tuple(tensor.shape), dtype=np.int64))
+    return tensor.data_ptr(), elements * tvm.DataType(str(tensor.dtype)).itemsize
 
 
 @contextlib.contextmanager

@@ -35,7 +35,7 @@ _KERNEL = [
     *_COMMON,
     "-O1",
     "-ftrivial-auto-var-init=pattern",
-    "-fsanitize=signed-integer-overflow,integer-divide-by-zero,bounds",
+    "-fsanitize=signed-integer-overflow,integer-divide-by-zero,shift-exponent,bounds",
     "-fno-sanitize-recover",
 ]
 

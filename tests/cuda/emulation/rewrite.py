@@ -9,6 +9,7 @@ rewriting is lexical: it leans on what the generated text looks like, not on a p
 ``(float4*)(a + i)``, of any operand        ``::emulation::ptr_cast<float4>(a + i)``
 ``__shared__ float t[32]``                  a ``SharedStorage<float, 32>`` and a ``Shared<float> t``
 ``extern __shared__ uchar s[]``             ``Shared<uchar> s``
+``alignas(16) float x[4];``                 ``Local<float, 4, 16> x;``
 ``(int)x``                                  ``::emulation::narrowed(x)``, which checks the range
 ``asm("...")``                              a block of calls (``inline_ptx.py``)
 ==========================================  ===========================================================
@@ -20,7 +21,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .errors import EmulationError
 from .inline_ptx import rewrite_asm
 
 __all__ = ["KernelText", "Parameter", "rewrite"]
@@ -41,7 +41,9 @@ _NAMED_CAST = re.compile(rf"\b(?:reinterpret|static|const)_cast\s*<\s*{_TYPE}\s*
 _TEMPLATE_VALUE = re.compile(r"(?<![\w<])T\s+(?=\w+\s*[,)])")
 _INT_CAST = re.compile(r"\(\s*int\s*\)\s*(?=[\w(&*+~!-])")
 _ATTRIBUTES = r"(?:__\w+__\s*\((?:[^()]|\([^()]*\))*\)\s*)*"
-_FUNCTION = re.compile(rf"__(?:global|device)__\b[^;{{}}()]*?{_ATTRIBUTES}[^;{{}}()]*?\b(?!__)(\w+)\s*\(")
+_FUNCTION = re.compile(
+    rf"__(?:global|device)__\b[^;{{}}()]*?{_ATTRIBUTES}[^;{{}}()]*?\b(?!__)(\w+)\s*\("
+)
 _KERNEL = re.compile(rf"__global__\s+void\s+({_ATTRIBUTES})(\w+)\s*\(([^()]*)\)\s*\{{")
 _LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*(\d+)")
 _ALIGNED = r"(?:(?:alignas|__align__)\s*\(\s*(\d+)\s*\)\s*)?"
@@ -51,12 +53,9 @@ _STATIC_SHARED = re.compile(
 )
 _SHARED_SCALAR = re.compile(rf"__shared__\s+{_ALIGNED}{_TYPE}\s+(\w+)\s*;")
 
-_LOCAL_ARRAY = re.compile(rf"(?<!__shared__ )alignas\((\d+)\)\s+{_TYPE}\s+(\w+)\s*\[")
-
-# Bytes that addresses of vectors are multiples of.
-_ALIGNMENTS = {"half2": 4, "half4": 8, "nv_bfloat162": 4, "nv_bfloat164": 8, "double2": 16}
-_ALIGNMENTS |= {f"{kind}2": 8 for kind in ("float", "int", "uint")}
-_ALIGNMENTS |= {f"{kind}4": 16 for kind in ("float", "int", "uint", "longlong", "ulonglong")}
+_LOCAL_ARRAY = re.compile(
+    rf"(?m)(?:^|(?<=[;{{}}]))(\s*)alignas\((\d+)\)\s+{_TYPE}\s+(\w+)\s*\[([^\[\];]+)\]\s*;"
+)
 
 _BYTES = {
     1: {"char", "signed char", "unsigned char", "uchar", "int8_t", "uint8_t", "bool"},
@@ -116,29 +115,18 @@ def rewrite(source: str) -> tuple[str, int, list[KernelText]]:
     """
     text = _blank_comments(source)
     kernels = _kernels(text)
-    _check_local_alignment(text)
     text = rewrite_asm(text)
     granule = _granule(text)
     text = _rewrite_shared(text, granule)
+    text = _LOCAL_ARRAY.sub(
+        lambda m: f"{m[1]}::emulation::Local<{m[3]}, ({m[5]}), {m[2]}> {m[4]};", text
+    )
     text = _rewrite_signatures(text)
     text = _POINTER_VARIABLE.sub(lambda m: f"{m[1]}::emulation::Ptr<{m[2]}> ", text)
     text = _NAMED_CAST.sub(lambda m: f"::emulation::ptr_cast<{m[1]}>", text)
     text = _rewrite_casts(text, _POINTER_CAST, lambda m: f"::emulation::ptr_cast<{m[1]}>")
     text = _rewrite_casts(text, _INT_CAST, lambda _: "::emulation::narrowed")
     return text, granule, kernels
-
-
-def _check_local_alignment(text: str) -> None:
-    """Refuse vector accesses to local arrays that are declared with less alignment."""
-    for match in _LOCAL_ARRAY.finditer(text):
-        alignment, kind, name = int(match[1]), match[2], match[3]
-        vectors = re.findall(rf"\*\s*\(\s*(\w+)\s*\*\s*\)\s*\(?\s*{name}\b", text)
-        for vector in vectors:
-            if _ALIGNMENTS.get(vector, 0) > max(alignment, _ALIGNMENTS.get(kind, 1)):
-                raise EmulationError(
-                    f"misaligned access of a local array: {name} is aligned to {alignment} bytes and "
-                    f"accessed as {vector}"
-                )
 
 
 def _kernels(source: str) -> list[KernelText]:
