@@ -40,7 +40,7 @@ def emulated(program: Any, target: Any = None, *, tir_pipeline: str = PIPELINE_N
     target : str, dict or tvm.target.Target
         A CUDA target; ``{"kind": "cuda", "arch": "sm_80"}`` unless given.
     tir_pipeline : str
-        The lowering; that of the package unless given. Settings of the ``PassContext`` are those at the call.
+        The lowering; that of the package unless given.
 
     Returns
     -------
