@@ -41,7 +41,11 @@ def run(tmp_path_factory):
     """Run a script where kernels are C functions; returns what it printed and the calls of each part."""
     if not cuda_compiler.supported_architectures():
         pytest.skip("needs NVRTC or nvcc")
-    recorder = Recorder(tmp_path_factory.mktemp("recorder"))
+    with Recorder(tmp_path_factory.mktemp("recorder")) as recorder:
+        yield _runner(recorder)
+
+
+def _runner(recorder):
     kernels = recorder.kernels(SPMM_IN_C)
     prelude = PRELUDE.format(folder=str(Path(__file__).parent))
 
@@ -202,6 +206,33 @@ def test_kernels_run_where_the_arrays_are_and_leave_the_current_device_alone(run
     assert "holds CUDA code for sm_90, and the device cuda:2 is sm_80; compile it for that" in other
 
 
+def test_temporary_arrays_are_not_shared_by_two_streams(run):
+    done, _ = run(
+        """
+        from tvm_sparse import schedules
+        from tvm_sparse.formats import Hyb
+
+        fmt = Hyb(1, [1, 2, 4])
+        kernels = {"scratch": schedules.spmm.build(formats=fmt, target="cuda"), "none": spmm()}
+        print([kernel.metadata["scratch"] for kernel in kernels.values()])
+        operand = fmt.pack(MATRIX).to("cuda")
+        given = {"none": dict(zip(("a", "b", "indptr", "indices"), arrays()))}
+        given["scratch"] = {"a": operand, "b": given["none"]["b"]}
+        for name in ("scratch", "none"):
+            for number in range(2):
+                for stream in (0, 5, 5, 0):
+                    say(f"{name} {number} {stream}")
+                    with tvm_ffi.use_raw_stream(tvm.cuda(0), stream):
+                        kernels[name](**given[name])
+        """,
+        kernels=None,
+    )
+    assert done.output.splitlines()[0] == "[True, False]"
+    order = [line for line in done.record if line.startswith(("# scratch", "synchronize"))]
+    waits = [order[place - 1] for place, line in enumerate(order) if line == "synchronize 0"]
+    assert waits == ["# scratch 0 5", "# scratch 0 0", "# scratch 1 5", "# scratch 1 0"]
+
+
 def test_empty_grids_are_not_launched(run):
     """O01, O02: no block is launched where there is none, and the result is right."""
     _, parts = run("""
@@ -313,9 +344,10 @@ def test_packed_tensors_lie_on_the_gpu_and_are_passed_there(run):
     assert len(errors) == 8
     for place, text in enumerate(
         (
-            "on a GPU, found one on the host",
+            "expected a packed tensor on a GPU, found one in host memory",
             "on a GPU, found one on the host",
             "found one on cuda:1",
+            "found one on cuda:0; pass its to_host()",
         )
     ):
         assert text in errors[place] and text in errors[place + 4]

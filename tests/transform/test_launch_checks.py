@@ -9,7 +9,7 @@ from tvm.script import tirx as T
 
 from tests.cuda.emulation import emulated
 from tvm_sparse import SparseProgramError
-from tvm_sparse.transform import CheckLaunches
+from tvm_sparse.transform import CheckLaunches, pipeline
 
 TARGET = tvm.target.Target({"kind": "cuda", "arch": "sm_80"}).with_host("llvm")
 
@@ -25,15 +25,12 @@ def doubled(x: T.handle, y: T.handle, m: T.int32, n: T.int32):
 
 
 def host(func):
-    """The host's part, with and without the checks."""
+    """The host's part, without and with the checks."""
     module = tvm.IRModule({"f": func.with_attr("global_symbol", "f")})
-    module = tirx.transform.BindTarget(TARGET)(module)
-    module = tvm.s_tir.transform.LowerOpaqueBlock()(
-        tvm.s_tir.transform.ConvertBlocksToOpaque()(module)
-    )
-    module = tvm.s_tir.transform.UnifyThreadBinding()(module)
-    module = tirx.transform.AnnotateEntryFunc()(module)
-    split = tirx.transform.SplitHostDevice()(module)
+    passes = pipeline._passes(tvm.transform.PassContext.current().config)
+    names = [one.info.name for one in passes]
+    upto = names.index("tvm_sparse.CheckLaunches")
+    split = tvm.ir.transform.Sequential(passes[:upto])(tirx.transform.BindTarget(TARGET)(module))
     return split["f"], CheckLaunches()(split)["f"]
 
 
@@ -87,10 +84,24 @@ def test_grids_beyond_the_limits_are_refused_before_anything_is_written(kernel):
     assert np.isnan(y).all()
 
 
-def test_a_product_of_sizes_that_wraps_around_is_no_empty_grid(kernel):
+def test_a_product_of_sizes_that_wraps_around_is_no_empty_grid():
     """65536 * 65536 is 0 in 32 bits."""
-    with pytest.raises(ValueError, match=r"expected at most 65535 blocks|products fit 32 bits"):
-        kernel(np.ones(0, "f4"), np.ones(0, "f4"), 65536, 65536)
+
+    @T.prim_func(s_tir=True)
+    def many(x: T.handle, m: T.int32):
+        X = T.match_buffer(x, (1,), "float32")
+        for _i in T.thread_binding(m * m, thread="blockIdx.x"):
+            with T.sblock("one"):
+                X[0] = T.float32(1)
+
+    kernel = emulated(many)
+    x = np.zeros(1, "f4")
+    for m in (65536, 50000):
+        with pytest.raises(ValueError, match="at most 2147483647 blocks along x, found more"):
+            kernel(x, m)
+    assert x[0] == 0
+    kernel(x, 1)
+    assert x[0] == 1
 
 
 def test_more_threads_than_a_block_has_are_a_fault_of_the_schedule():

@@ -28,6 +28,8 @@ class DeviceKernelFunction(KernelFunction):
     **Streams.** The kernel runs on the current stream of the framework that results belong to
     (``torch.cuda.current_stream()``, ``cupy.cuda.get_current_stream()``), for other arrays on TVM's
     (``tvm_ffi.use_raw_stream``), and the call does not wait for it. The current device stays what it was.
+    Kernels with temporary arrays on the GPU share them from call to call: one that runs on another stream
+    than the last of its thread waits for the GPU first.
 
     **Checks.** When index arrays are first seen, they are copied to the host and checked in full, which
     waits for the stream; later calls with the same array objects (or the same sparse matrix) copy nothing,

@@ -32,6 +32,7 @@ import platform
 import re
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -158,16 +159,22 @@ class Library:
             found = ", ".join(self.metadata["functions"])
             raise KeyError(f"no function {name!r} in this library, which holds: {found}")
         function = self._module.get_function(name)
-        on_gpu = "architectures" in self.metadata
-        return LibraryFunction(function, self.metadata["functions"][name], on_gpu)
+        on_gpu, has_scratch = "architectures" in self.metadata, self.metadata.get("scratch", False)
+        return LibraryFunction(function, self.metadata["functions"][name], on_gpu, has_scratch)
 
 
 class LibraryFunction:
     """One function of a library; called with every parameter, in order."""
 
-    def __init__(self, function: tvm_ffi.Function, metadata: dict, on_gpu: bool = False) -> None:
+    def __init__(
+        self,
+        function: tvm_ffi.Function,
+        metadata: dict,
+        on_gpu: bool = False,
+        has_scratch: bool = False,
+    ) -> None:
         self._function = function
-        self._on_gpu = on_gpu
+        self._on_gpu, self._has_scratch = on_gpu, has_scratch
         self._names = [arg["name"] for arg in metadata["args"]]
         self._written = [arg.get("role") in ("output", "inout") for arg in metadata["args"]]
 
@@ -203,6 +210,8 @@ class LibraryFunction:
             if tensor.data_ptr() % CUDA_ALIGNMENT:
                 raise cuda_alignment_error(labels[place], tensor.data_ptr())
         with CurrentDevice(device), on_stream(device, stream):
+            if self._has_scratch:
+                wait_for_scratch(device, stream)
             self._function(*ready)
 
 
@@ -594,6 +603,21 @@ def cuda_tensor(array: Any, stream: int) -> Any:
     except TypeError:
         capsule = array.__dlpack__()
     return tvm_ffi.from_dlpack(capsule)
+
+
+_scratch = threading.local()
+
+
+def wait_for_scratch(device: int, stream: int) -> None:
+    """Wait for the GPU if the last call with temporary arrays, from this thread, was on another stream.
+
+    TVM gives the temporary arrays of one call to the next one, which a stream keeps in order.
+    """
+    if not hasattr(_scratch, "streams"):
+        _scratch.streams = {}
+    if _scratch.streams.setdefault(device, stream) != stream:
+        ctypes.CDLL("libcuda.so.1").cuCtxSynchronize()
+        _scratch.streams[device] = stream
 
 
 def on_stream(device: int, stream: int) -> Any:
