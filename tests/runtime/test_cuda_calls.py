@@ -377,3 +377,26 @@ def test_a_sparse_result_is_written_into_a_packed_tensor_on_the_gpu(run):
     """)
     assert len(copies_to_host(parts["first"])) > len(copies_to_host(parts["second"])) == 1  # values
     assert launches(parts["first"]) == launches(parts["second"])
+
+
+def test_builds_of_tvm_compile_as_this_package_does_where_they_are_told_to(run):
+    """MetaSchedule's candidates, which are measured, get the options of the kernel that is kept."""
+    done, _ = run("""
+        from tvm_sparse.runtime import device_code, resolve_target
+        from tvm_sparse.tune.runner import _build
+
+        compiled = []
+        real = device_code.compile_device_code
+        def note(source, architecture, fast_math):
+            compiled.append((architecture, fast_math))
+            return real(source, architecture, fast_math)
+        device_code.compile_device_code = note
+        target = resolve_target({"kind": "cuda", "arch": "sm_90", "fast-math": True})
+        built = _build(tvm.IRModule({"reversed_block": reversed_block}), target, None)
+        x, y = on_gpu(np.zeros(16384, "f4")), on_gpu(np.zeros(16384, "f4"))
+        built.mod["reversed_block"](x, y)
+        device_code.compile_device_code = real
+        print(compiled)
+    """)
+    assert done.output.splitlines() == ["[('sm_90', True)]"]
+    assert done.calls("load") == ["load cubin on 0"]
