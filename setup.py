@@ -32,6 +32,16 @@ setup(
     extras_require={
         "test": ["hypothesis", "ml_dtypes", "pytest", "pytest-timeout", "ruff"],
         "bench": ["mkl", "numba", "threadpoolctl"],
+        # The compiler of CUDA code, its headers, what joins code for several architectures, and the
+        # runtime, of the version that TVM's own is linked with.
+        "cuda": [
+            "cuda-bindings>=13,<14",
+            "nvidia-cuda-cccl>=13,<14",
+            "nvidia-cuda-crt>=13,<14",
+            "nvidia-cuda-nvrtc>=13,<14",
+            "nvidia-cuda-runtime>=13,<14",
+            "nvidia-nvfatbin>=13,<14",
+        ],
     },
     entry_points={"console_scripts": ["tvm-sparse = tvm_sparse.__main__:main"]},
 )
