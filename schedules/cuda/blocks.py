@@ -156,10 +156,9 @@ class _TileProgram:
         self._strips, self._row_tiles = product.strips, -(-product.rows // tile.rows)
         feature_tiles = tirx.ceildiv(cast(product.features, "int64"), cast(tile.features, "int64"))
         total = cast(self._strips, "int64") * self._row_tiles * feature_tiles
-        return kernel(product.nest.name, total, tile.warps, self._body)
+        return kernel(product.nest.name, total, tile.warps, self._allocate, self._body)
 
     def _body(self, where: Var, warp: Var, lane: Var) -> None:
-        self._allocate()
         self._place(where)
         self._threads = Threads(warp, lane, self.tile.warps)
         self._warp_row = tirx.truncdiv(warp, self.across) * self._warp.rows

@@ -206,11 +206,10 @@ class _TileProgram:
         """Return the loop that takes the place of the nest."""
         total = cast(self.dots.total, "int64")
         number = tirx.ceildiv(total, cast(self.tile.blocks, "int64"))
-        return kernel(self.dots.nest.name, number, self.tile.warps, self._body)
+        return kernel(self.dots.nest.name, number, self.tile.warps, self._allocate, self._body)
 
     def _body(self, where: Var, warp: Var, lane: Var) -> None:
         tile = self.tile
-        self._allocate()
         self._threads = Threads(warp, lane, tile.warps)
         self._total = cast(self.dots.total, "int64")
         self._features = cast(self.dots.features, "int64")
