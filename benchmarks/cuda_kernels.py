@@ -14,10 +14,10 @@ from typing import Any
 import tvm
 from tvm.target import Target
 
-from tvm_sparse import SparseSchedule, schedules
+from tvm_sparse import schedules
 from tvm_sparse.formats import Hyb
-from tvm_sparse.schedules._build import scheduled
-from tvm_sparse.schedules.cuda import RowTile, parts, vector_width
+from tvm_sparse.schedules._build import scheduled, scheduled_parts
+from tvm_sparse.schedules.cuda import DotTile, RowTile, vector_width
 
 __all__ = [
     "DTYPES",
@@ -169,18 +169,21 @@ def _rows(case: KernelCase) -> tvm.IRModule:
     """Schedule an operator on a matrix in CSR."""
     operator = {"segment_sum": "segment_reduce"}.get(case.operator, case.operator)
     program = getattr(schedules, operator).program(dtype=case.dtype, index_dtype=case.index_dtype)
-    tile = RowTile(**dict(case.tile)) if case.tile else None
-    return scheduled(f"schedules.{operator}", program, _TARGET, case.features, tile=tile).mod
+    return scheduled(f"schedules.{operator}", program, _TARGET, case.features, tile=_tile(case)).mod
 
 
-def _hyb_spmm(case: KernelCase) -> tvm.IRModule:
+def _parts(case: KernelCase) -> tvm.IRModule:
+    """Schedule SpMM on a matrix in a format."""
     program = schedules.spmm.program(case.dtype, case.index_dtype)
-    decomposed = SparseSchedule(program.specialize({"f": case.features}))
-    decomposed.decompose_format("spmm", "A", case.formats)
-    schedule = decomposed.lower()
-    schedule.work_on("spmm")
-    parts.schedule(schedule, list(case.formats.parts), groups=case.formats.disjoint_rows)
-    return schedule.mod
+    return scheduled_parts(
+        "parts", program, "A", case.formats, _TARGET, case.features, tile=_tile(case)
+    ).mod
+
+
+def _tile(case: KernelCase) -> RowTile | DotTile | None:
+    """Return the tile sizes of a case; None for the default."""
+    kind = DotTile if case.operator == "sddmm" else RowTile
+    return kind(**dict(case.tile)) if case.tile else None
 
 
 # Other tile sizes
@@ -199,6 +202,19 @@ def _row_tiles(case: KernelCase) -> Iterator[dict[str, int]]:
                     yield asdict(tile)
 
 
+def _dot_tiles(case: KernelCase) -> Iterator[dict[str, int]]:
+    """Yield other numbers of lanes of a dot product, and of dot products of a thread block."""
+    bits = 8 * case.value_bytes
+    default, vector = DotTile.of_width(case.features, bits), vector_width(case.features, bits)
+    for lanes in (4, 8, 16, 32):
+        vectors = case.features // (vector * lanes)
+        if 1 <= vectors <= 8:
+            for threads, entries in ((128, 8), (256, 4), (256, 8), (256, 16)):
+                tile = DotTile(vector, lanes, vectors, threads // lanes, entries)
+                if tile != default:
+                    yield asdict(tile)
+
+
 def _lane_tiles(case: KernelCase) -> Iterator[dict[str, int]]:
     """Yield other numbers of lanes that share a row."""
     for lanes in (1, 2, 4, 16, 32):
@@ -206,23 +222,31 @@ def _lane_tiles(case: KernelCase) -> Iterator[dict[str, int]]:
 
 
 _TARGET = Target({"kind": "cuda", "arch": "sm_80"})
-_HAS_FEATURES = ("spmm", "segment_sum")
+_HAS_FEATURES = ("spmm", "sddmm", "segment_sum")
 _VARIANTS: dict[str, dict[str, Callable[[int | None, bool], Mapping[str, Any]]]] = {
     "spmv": {"csr": lambda width, wide: {}},
     "spmm": {
-        "csr": lambda width, wide: {"wide_loads": wide, "bounded": wide and width >= 32},
-        "hyb": lambda width, wide: {"formats": Hyb(1, _HYB_WIDTHS)},
+        "csr": lambda width, wide: {"wide_loads": wide, "bounded": wide and width % 32 == 0},
+        "hyb": lambda width, wide: {
+            "formats": Hyb(1, _HYB_WIDTHS),
+            "wide_loads": wide,
+            "bounded": wide and width % 32 == 0,
+        },
     },
+    "sddmm": {"csr": lambda width, wide: {"wide_loads": wide, "bounded": wide and width % 32 == 0}},
     "segment_sum": {"csr": lambda width, wide: {"wide_loads": wide}},
 }
 _BUILDERS: dict[tuple[str, str], Callable[[KernelCase], tvm.IRModule]] = {
     ("spmv", "csr"): _rows,
     ("spmm", "csr"): _rows,
-    ("spmm", "hyb"): _hyb_spmm,
+    ("spmm", "hyb"): _parts,
+    ("sddmm", "csr"): _rows,
     ("segment_sum", "csr"): _rows,
 }
 _GRIDS: dict[tuple[str, str], Callable[[KernelCase], Iterator[dict[str, int]]]] = {
     ("spmv", "csr"): _lane_tiles,
     ("spmm", "csr"): _row_tiles,
+    ("spmm", "hyb"): _row_tiles,
+    ("sddmm", "csr"): _dot_tiles,
     ("segment_sum", "csr"): _row_tiles,
 }

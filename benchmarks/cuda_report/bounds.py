@@ -4,7 +4,8 @@
 instructions serve all of them. Per entry of that warp:
 
 **Bytes**: every index, value and row of a dense operand is read once for each use of it. SpMM reads an
-index, a value and a row of ``B``; SDDMM an index, a row of ``X`` and a row of ``Y``, and a value if it is scaled.
+index, a value and a row of ``B``; SDDMM an index, a row of ``X`` and a row of ``Y``, and a value if it is
+scaled.
 
 **Instructions**, each counted once for the ``32 / L`` entries that share it:
 

@@ -1,9 +1,9 @@
 """The inner loop over entries of a kernel, and what one entry costs in it: bytes and instructions.
 
 In: the instructions of a kernel. Out: for the innermost loop that gathers rows of a dense operand,
-counts for one warp and one entry of the sparse operand. A loop is what a backward branch encloses. Where
-a kernel has several (the compiler unrolls, and adds a loop for what is left over), the one that does
-most arithmetic is the inner loop; where none gathers, the kernel as a whole is taken.
+counts for one warp and one entry of the sparse operand. Where a kernel has several such loops (the compiler
+unrolls, and adds a loop for what is left over), the one that does most arithmetic is the inner loop; where
+none gathers, since the compiler unrolled it as a whole, it is what the kernel has outside of loops.
 
 Which load is which follows from where its address comes from:
 
@@ -13,7 +13,8 @@ Which load is which follows from where its address comes from:
 
 A load whose address depends on ``threadIdx.x`` fetches different bytes in each of the 32 lanes of the warp.
 Another fetches the same in all lanes of a row group, the lanes with one ``threadIdx.y``, so its bytes count
-once a group; a block that is ``x`` threads wide has ``32 / x`` groups in a warp, at least one.
+once a group; a block that is ``x`` threads wide has ``32 / x`` groups in a warp, at least one. A warp of a
+block whose width does not divide 32 has parts of groups, which count as parts.
 Indices are counted to know how many entries a round of the loop takes (unrolled loops take several), and
 multiplications to know how many features of an entry: where those are fewer than the kernel's width, the
 loop runs over each entry several times, and all counts are taken as often. Predicated instructions count in
@@ -27,9 +28,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from .flow import innermost_loops, running
 from .sass import Instruction
 
-__all__ = ["EntryCost", "entry_cost", "inner_loops"]
+__all__ = ["EntryCost", "entry_cost"]
 
 _WARP = 32
 _REGISTER = re.compile(r"\b(U?R)(\d+)(\.64)?")
@@ -66,8 +68,8 @@ class EntryCost:
     ----------
     entries : float
         Entries that a warp takes in one round of the loop.
-    groups : int
-        Row groups of a warp: entries that it has in hand at a time.
+    groups : float
+        Row groups of a warp: entries that it has in hand at a time, on average.
     passes : float
         How often the loop runs over an entry to cover all features.
     loaded_bytes : float
@@ -80,7 +82,7 @@ class EntryCost:
     """
 
     entries: float
-    groups: int
+    groups: float
     passes: float
     loaded_bytes: float
     instructions: float
@@ -108,32 +110,22 @@ def entry_cost(
     EntryCost or None
         None where no load gathers.
     """
-    groups = max(1, _WARP // threads_x)
-    found = [
-        cost
-        for region in [*inner_loops(code), code]
-        if (cost := _region_cost(code, region, groups, features, index_bytes)) is not None
-    ]
-    loops = found[:-1] or found
-    return max(loops, key=lambda cost: cost[0], default=(0, None))[1]
-
-
-def inner_loops(code: Sequence[Instruction]) -> list[Sequence[Instruction]]:
-    """Return the bodies of loops that enclose no other loop."""
-    spans = [(one.target, one.place) for one in code if (one.target or one.place + 1) <= one.place]
-    spans = [(begin, end) for begin, end in spans if begin != end]
-    inner = [
-        span
-        for span in spans
-        if not any(span[0] <= other[0] and other[1] <= span[1] and other != span for other in spans)
-    ]
-    return [[one for one in code if begin <= one.place <= end] for begin, end in sorted(set(inner))]
+    groups = max(1.0, _WARP / threads_x)
+    loops = innermost_loops(code)
+    looped = {one.place for loop in loops for one in loop}
+    outside = [one for one in running(code) if one.place not in looped]
+    for regions in (loops, [outside]):
+        found = [_region_cost(code, region, groups, features, index_bytes) for region in regions]
+        costs = [cost for cost in found if cost is not None]
+        if costs:
+            return max(costs, key=lambda cost: cost[0])[1]
+    return None
 
 
 def _region_cost(
     code: Sequence[Instruction],
     region: Sequence[Instruction],
-    groups: int,
+    groups: float,
     features: int,
     index_bytes: int,
 ) -> tuple[float, EntryCost] | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..cuda_kernels import KernelCase
 from .bounds import Minimum, sddmm_minimum, spmm_minimum
-from .compilers import CompileError, compilers
+from .compilers import compilers
 from .cubin import read_resources
 from .device_code import DeviceCode, Launch, device_code
 from .loops import entry_cost
@@ -48,7 +48,7 @@ def measure(case: KernelCase, arch: str, compiler: str) -> dict[str, Any]:
         code = device_code(case.build(), arch)
         row["kernels"] = kernel_facts(code, compilers()[compiler](code.source, arch), arch, case)
         row["failures"] = failures(case, row["kernels"])
-    except CompileError as error:
+    except RuntimeError as error:
         row["failures"] = [f"does not compile: {str(error).splitlines()[0]}"]
     return row
 
@@ -119,7 +119,7 @@ def _entry(case: KernelCase, code: list[Instruction], launch: Launch) -> dict[st
     cost = entry_cost(code, launch.threads[0], case.features or 1, case.index_bytes)
     if cost is None:
         return None
-    lanes = _WARP // cost.groups
+    lanes = round(_WARP / cost.groups)
     least: Minimum = _MINIMA[case.operator](
         case.features, case.value_bytes, case.index_bytes, lanes
     )

@@ -64,8 +64,9 @@ def _summary(rows: Sequence[dict[str, Any]]) -> str:
     failed = sum(bool(row["failures"]) for row in rows)
     return (
         f"{built} of {len(rows)} cubins built; {failed} with a claim that does not hold. Loads and "
-        "stores are instructions by the bits that a thread accesses. Bytes and instructions are those of one entry "
-        "in the inner loop, for a warp (see `benchmarks/cuda_report/loops.py` and `bounds.py`)."
+        "stores are instructions by the bits that a thread accesses. Bytes and instructions are "
+        "those of one entry in the inner loop, for a warp (see `loops.py` and `bounds.py` in "
+        "`benchmarks/cuda_report`)."
     )
 
 
@@ -100,7 +101,7 @@ def _entry(row: dict[str, Any], entry: dict[str, Any]) -> list[str]:
     kinds = ", ".join(f"{kind} {count:.2f}" for kind, count in entry["kinds"].items())
     return [
         row["name"],
-        str(entry["groups"]),
+        f"{entry['groups']:.3g}",
         f"{entry['loaded_bytes']:.0f}",
         f"{entry['least_bytes']:.0f}",
         f"{entry['bytes_ratio']:.2f}",

@@ -16,9 +16,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import tvm
 
 from tvm_sparse.runtime import Executable
+from tvm_sparse.runtime.minimal import array_to_tensor
 
 from ..cuda_kernels import KernelCase
 from .pack import manifest_entry, pack
@@ -83,10 +85,8 @@ def dry_run(
     ours = {row["operator"] for row in rows if row["kind"] == "ours"}
     missing = {case.operator for case in cases} - ours
     if status or refused or missing:
-        failed = [section.get("failed") for section in results["sections"].values()]
-        raise RuntimeError(
-            f"dry run: status {status}, failed {failed}, refused {refused}, {missing}"
-        )
+        refused = {(row["operator"], row["contender"], row["refused"]) for row in refused}
+        raise RuntimeError(f"dry run: status {status}, refused {refused}, {missing}")
     return results
 
 
@@ -113,13 +113,14 @@ def emulated_kernels(kit: ModuleType, cases: Sequence[KernelCase], emulate: Emul
 
         def bind(self, kernel: Any, arrays: Mapping[str, Any]) -> Callable[[], None]:
             executable = emulate(by_name[kernel.name].build())
-            args = executable.metadata["functions"][executable.functions[0]]["args"]
-            given = [arrays[arg["name"]] for arg in args]
-
-            def run() -> None:
-                executable(*given)
-
-            return run
+            (name,) = executable.functions
+            function = executable.module.get_function(name)
+            given = [arrays[arg["name"]] for arg in executable.metadata["functions"][name]["args"]]
+            ready = [
+                array_to_tensor(value) if isinstance(value, np.ndarray) else value
+                for value in given
+            ]
+            return lambda: function(*ready)
 
     return Emulated([manifest_entry(case, "", "") for case in cases])
 

@@ -1,7 +1,7 @@
 """The kit as a folder: kernels compiled for a GPU, TVM's runtime, graphs and the scripts that measure.
 
-Everything in it is made here, without a GPU. It needs on the machine that measures: Python of a version it was
-packed for, NumPy and PyTorch; CuPy, Triton and PyG are measured where they are.
+Everything in it is made here, without a GPU. It needs on the machine that measures: Python of a version it
+was packed for, NumPy and PyTorch; CuPy, Triton and PyG are measured where they are.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ def markdown(results: dict[str, Any]) -> str:
         "",
         _machine(results),
         "",
-        f"Copy on the device: {limits['bytes_per_second'] / 1e12:.2f} TB/s read and written. Dense products, "
-        f"TFLOP/s: {rates}.",
+        f"Copy on the device: {limits['bytes_per_second'] / 1e12:.2f} TB/s read and written. Dense "
+        f"products, TFLOP/s: {rates}.",
         "",
         "*Cold*: the second-level cache is flushed before each call; *warm*: calls in a row. Medians, from "
         "CUDA events. *Share of limit*: the time in which every operand could be read once and the result "
@@ -148,8 +148,8 @@ def _refused(section: dict[str, Any]) -> list[str]:
     text = [f"- {name}, {count} times: {why}" for (name, why), count in reasons.items()]
     if section["skipped"]:
         text.append(f"- no time for {len(section['skipped'])} others")
-    if "failed" in section:
-        text.append(f"- the section ended early: {section['failed']}")
+    if "seconds" not in section:
+        text.append("- the section did not come to its end")
     return ["Not measured:", "", *text] if text else []
 
 

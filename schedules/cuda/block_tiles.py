@@ -8,7 +8,7 @@ from tvm import DataType
 
 from .tensor_cores import fragment_shape
 
-__all__ = ["BlockTile", "DotBlockTile", "BlockRowsTile"]
+__all__ = ["BlockRowsTile", "BlockTile", "DotBlockTile"]
 
 #: Features of a tile where their number is symbolic.
 _FEATURES = 64

@@ -21,7 +21,7 @@ from ..cpu.part_blocks import blocks_of
 from .block_nests import buffers_loaded, read_nest
 from .block_products import BlockProduct, Outside, Steps
 from .block_rows import rows_program
-from .block_tiles import BlockTile, BlockRowsTile
+from .block_tiles import BlockRowsTile, BlockTile
 from .results import bind_others, round_at_once
 from .staging import (
     Threads,

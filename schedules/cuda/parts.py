@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from tvm import s_tir, tirx
 from tvm.target import Target
 
 from ..cpu.parts import block_names, is_reduced, part_blocks
-from .rows import Block, default_tile, share_elements, tile_row
+from ..cpu.rows import row_pointers
+from .rows import Block, default_tile, share_elements, split_rows, tile_row
 from .tiles import RowTile
 
-__all__ = ["schedule"]
+__all__ = ["SHARE", "schedule"]
 
 #: Entries that a group of lanes takes at least: narrow rows come several at a time.
 _ENTRIES = 8
+#: Entries of long rows that a group takes: few enough for a hub to keep all of a card busy.
+SHARE = 256
 
 
 def schedule(
@@ -22,6 +26,7 @@ def schedule(
     parts: Sequence[str],
     *,
     tile: RowTile | None = None,
+    share: int | None = SHARE,
     target: Target | str | dict | None = None,
     name: str = "spmm",
     groups: Mapping[str, str] | None = None,
@@ -34,6 +39,10 @@ def schedule(
         As those of the CPU's :func:`tvm_sparse.schedules.cpu.parts.schedule`.
     tile : RowTile, optional
         Rows and features of a thread block; by default what suits the feature width.
+    share : int, optional
+        Entries that a group of lanes takes of rows of any length, which are shared in kernels of their
+        own (see :func:`tvm_sparse.transform.SplitRows`); None leaves each to one group, in the kernel of
+        the others.
     target : tvm.target.Target, str, dict or None
         Not looked at: the tile suits every card.
 
@@ -53,9 +62,14 @@ def schedule(
             )
         rows, block = found
         chosen = tile or default_tile(sch, block)
-        coarse = _rows_together(sch, block)
-        tile_row(sch, block, chosen)
         row = sch.get_loops(rows)[0]
+        width = _entries_of_row(sch, block)
+        pointers = [row_pointers(sch, loop) for loop in sch.get_loops(block)]
+        tile_row(sch, block, chosen)
+        if share is not None and any(pointers):
+            split_rows(sch, row, block, max(1, share // width), chosen.rows)
+            continue
+        coarse = 1 if any(pointers) else max(1, _ENTRIES // width)
         outer, inner, _ = sch.split(row, [None, chosen.rows, coarse])
         sch.bind(outer, "blockIdx.x")
         sch.bind(inner, "threadIdx.y")
@@ -66,12 +80,8 @@ def schedule(
             share_elements(sch, sch.get_sblock(each))
 
 
-def _rows_together(sch: s_tir.Schedule, block: Block) -> int:
-    """How many rows a group of lanes takes, by how many entries the format gives a row."""
-    entries = 1
-    for loop in sch.get_loops(block)[:-1]:
-        extent = sch.get(loop).extent
-        if not isinstance(extent, tirx.IntImm):
-            return 1
-        entries *= int(extent)
-    return max(1, _ENTRIES // max(1, entries))
+def _entries_of_row(sch: s_tir.Schedule, block: Block) -> int:
+    """How many entries the loops of known extent give a row, or each piece of one; at least 1."""
+    extents = [sch.get(loop).extent for loop in sch.get_loops(block)[:-1]]
+    known = [int(extent) for extent in extents if isinstance(extent, tirx.IntImm)]
+    return max(1, math.prod(known))

@@ -15,9 +15,10 @@ pytest.importorskip("nvidia")
 from benchmarks import cuda_kernels
 from benchmarks.cuda_report import __main__ as command
 from benchmarks.cuda_report import measure as measuring
-from benchmarks.cuda_report.compilers import CompileError, compilers, nvrtc
+from benchmarks.cuda_report.compilers import compilers, nvrtc
 from benchmarks.cuda_report.cubin import read_resources
-from benchmarks.cuda_report.loops import entry_cost, inner_loops
+from benchmarks.cuda_report.flow import innermost_loops, running
+from benchmarks.cuda_report.loops import entry_cost
 from benchmarks.cuda_report.occupancy import occupancy
 from benchmarks.cuda_report.sass import accesses, disassemble
 
@@ -38,19 +39,19 @@ extern "C" __global__ void k(const float* x, float* y, int n) {
 """
 
 
-def compiled(source: str, arch: str = "sm_90", *options: str) -> bytes:
-    return nvrtc(source, arch, options)
+# At most 32 registers a thread fit into a multiprocessor twice.
+FEW_REGISTERS = MANY_REGISTERS.replace("void k", "void __launch_bounds__(1024, 2) k")
 
 
 def listing(source: str, arch: str = "sm_90"):
-    return disassemble(compiled(source, arch))["k"]
+    return disassemble(nvrtc(source, arch))["k"]
 
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_spilled_registers_are_seen_as_stack_and_as_local_accesses(arch):
     roomy, tight = (
-        compiled(MANY_REGISTERS, arch),
-        compiled(MANY_REGISTERS, arch, "--maxrregcount=32"),
+        nvrtc(MANY_REGISTERS, arch),
+        nvrtc(FEW_REGISTERS, arch),
     )
     assert read_resources(roomy)["k"].stack == 0
     assert read_resources(roomy)["k"].registers > 64
@@ -65,14 +66,16 @@ def test_spilled_registers_are_seen_as_stack_and_as_local_accesses(arch):
 def test_static_shared_memory_is_that_of_each_kernel():
     source = """
     extern "C" __global__ void small(float* y) {
-      __shared__ float s[64]; s[threadIdx.x] = y[threadIdx.x]; __syncthreads(); y[threadIdx.x] = s[63 - threadIdx.x];
+      __shared__ float s[64]; s[threadIdx.x] = y[threadIdx.x]; __syncthreads();
+      y[threadIdx.x] = s[63 - threadIdx.x];
     }
     extern "C" __global__ void large(float* y) {
-      __shared__ float s[1024]; s[threadIdx.x] = y[threadIdx.x]; __syncthreads(); y[threadIdx.x] = s[9 ^ threadIdx.x];
+      __shared__ float s[1024]; s[threadIdx.x] = y[threadIdx.x]; __syncthreads();
+      y[threadIdx.x] = s[9 ^ threadIdx.x];
     }
     extern "C" __global__ void none(float* y) { y[threadIdx.x] = 0; }
     """
-    found = read_resources(compiled(source, "sm_80"))
+    found = read_resources(nvrtc(source, "sm_80"))
     assert {name: one.shared for name, one in found.items()} == {
         "small": 256,
         "large": 4096,
@@ -86,8 +89,8 @@ def test_what_is_no_cubin_is_refused():
 
 
 def test_the_log_of_a_refused_kernel_is_the_error():
-    with pytest.raises(CompileError, match="undefined"):
-        compiled('extern "C" __global__ void k(float* y) { y[0] = nothing; }')
+    with pytest.raises(RuntimeError, match="undefined"):
+        nvrtc('extern "C" __global__ void k(float* y) { y[0] = nothing; }', "sm_90")
 
 
 # From NVIDIA's occupancy tables for compute capability 8.0 and 9.0.
@@ -180,12 +183,12 @@ def test_an_entry_costs_the_same_bytes_however_the_loop_is_unrolled(unroll, arch
     assert cost.kinds["load"] >= 3
 
 
-@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("lanes", [4, 8, 16, 25])
 def test_lanes_of_a_row_group_load_an_index_once(lanes):
     cost = spmm_cost(4 * lanes, lanes)
-    assert cost.groups == 32 // lanes
-    assert cost.loaded_bytes == 4 + 4 + 4 * lanes * 4
-    assert cost.kinds["multiply"] == 4 / cost.groups
+    assert cost.groups == 32 / lanes
+    assert cost.loaded_bytes == pytest.approx(4 + 4 + 4 * lanes * 4)
+    assert cost.kinds["multiply"] == pytest.approx(4 / cost.groups)
 
 
 def test_entries_that_are_gone_over_twice_cost_their_index_and_value_twice():
@@ -201,7 +204,34 @@ def test_bytes_that_are_not_needed_are_seen():
 
 def test_a_kernel_that_gathers_nothing_has_no_cost():
     assert entry_cost(listing(MANY_REGISTERS), 32, 64, index_bytes=4) is None
-    assert inner_loops(listing(MANY_REGISTERS))
+
+
+def test_only_what_may_run_is_counted_and_code_out_of_line_is_no_loop():
+    # Shuffles where lanes may have diverged have a copy, lane by lane, that jumps back.
+    source = """
+    extern "C" __global__ void k(const float* x, float* y, int n) {
+      float sum = 0;
+      for (int i = 0; i < n; ++i) {
+        int p = blockIdx.x * 256 + i * 32 + threadIdx.y;
+        if (p < n) {
+          float v = x[p * 8 + threadIdx.x];
+          v += __shfl_down_sync(0xffffffffu, v, 4, 8);
+          v += __shfl_down_sync(0xffffffffu, v, 2, 8);
+          if (threadIdx.x == 0) y[p] = v;
+        }
+        for (int j = 0; j < i; ++j) sum = sum * x[j] + 1.0f;
+      }
+      y[threadIdx.x + 77777] = sum;
+    }
+    """
+    code = listing(source)
+    running_places = {one.place for one in running(code)}
+    assert any(one.name == "BRA" and "DIV" in one.modifiers for one in code)
+    assert len(running_places) < len(code)
+    for loop in innermost_loops(code):  # the loop over j, unrolled and what is left over
+        assert {one.place for one in loop} <= running_places
+        assert not any(one.name == "SHFL" for one in loop)
+        assert any(one.name == "FFMA" for one in loop)
 
 
 def hyb_case(**claims) -> cuda_kernels.KernelCase:
@@ -214,14 +244,14 @@ def test_claims_that_do_not_hold_are_failures():
     launch = measuring.Launch((32, 1, 1))
     code = measuring.DeviceCode(simple, {"k": launch})
     case = hyb_case(wide_loads=True, tensor_cores=True, bounded=True)
-    facts = measuring.kernel_facts(code, compiled(simple), "sm_90", case)
+    facts = measuring.kernel_facts(code, nvrtc(simple, "sm_90"), "sm_90", case)
     assert measuring.failures(case, facts) == [
         "no 128-bit load",
         "no tensor-core instruction",
         "no inner loop over entries found",
     ]
     spilt = measuring.DeviceCode(MANY_REGISTERS, {"k": launch})
-    cubin = compiled(MANY_REGISTERS, "sm_90", "--maxrregcount=32")
+    cubin = nvrtc(FEW_REGISTERS, "sm_90")
     (failure,) = measuring.failures(
         hyb_case(wide_loads=False, bounded=False),
         measuring.kernel_facts(spilt, cubin, "sm_90", hyb_case(wide_loads=False, bounded=False)),
@@ -240,7 +270,7 @@ def test_an_inner_loop_far_from_the_minimum_is_a_failure():
         (SPMM.format(f=128, lanes=32, unroll=8, extra=""), True),
     ):
         code = measuring.DeviceCode(source, {"k": launch})
-        facts = measuring.kernel_facts(code, compiled(source), "sm_90", case)
+        facts = measuring.kernel_facts(code, nvrtc(source, "sm_90"), "sm_90", case)
         assert (measuring.failures(case, facts) == []) is fine
 
 

@@ -32,7 +32,7 @@ import platform
 import re
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +202,7 @@ class LibraryFunction:
             ready[place] = tensor = cuda_tensor(args[place], stream)
             if tensor.data_ptr() % CUDA_ALIGNMENT:
                 raise cuda_alignment_error(labels[place], tensor.data_ptr())
-        with CudaLaunch(device, stream):
+        with KeepDevice(), on_stream(device, stream):
             self._function(*ready)
 
 
@@ -559,9 +559,13 @@ def _runtime_folder() -> Path:
     return (found[0] if found else _find_runtime()).parent
 
 
-@functools.cache
 def compute_capabilities() -> list[str]:
-    """The compute capability of each GPU, once TVM's CUDA runtime is loaded."""
+    """Return the compute capability of each GPU, none unless TVM's CUDA runtime is loaded."""
+    return _capabilities() if _global_function("device_api.cuda") is not None else []
+
+
+@functools.cache
+def _capabilities() -> list[str]:
     attribute = tvm_ffi.get_global_func("runtime.GetDeviceAttr")
     found: list[str] = []
     while attribute(_CUDA, len(found), 0):  # 0 asks whether it exists, 4 for its version
@@ -569,15 +573,14 @@ def compute_capabilities() -> list[str]:
     return found
 
 
-def current_stream(arrays: Iterable[Any], device: int) -> int:
+def current_stream(arrays: Sequence[Any], device: int) -> int:
     """Return the stream on which the framework of arrays works now: PyTorch's, CuPy's, else TVM's."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    for module, type_name in ((torch, "Tensor"), (cupy, "ndarray")):
-        kind = getattr(module, type_name, ())
-        if module is not None and any(isinstance(array, kind) for array in arrays):
-            if module is torch:
-                return torch.cuda.current_stream(device).cuda_stream
-            return cupy.cuda.get_current_stream(device).ptr
+    tensor, ndarray = getattr(torch, "Tensor", ()), getattr(cupy, "ndarray", ())
+    if any(isinstance(array, tensor) and array.is_cuda for array in arrays):
+        return torch.cuda.current_stream(device).cuda_stream
+    if any(isinstance(array, ndarray) for array in arrays):
+        return cupy.cuda.get_current_stream(device).ptr
     return tvm_ffi.get_raw_stream(tvm_ffi.device("cuda", device))
 
 
@@ -593,23 +596,23 @@ def cuda_tensor(array: Any, stream: int) -> Any:
     return tvm_ffi.from_dlpack(capsule)
 
 
-class CudaLaunch:
-    """A context in which kernels are launched on a stream, and that leaves the current device alone."""
+def on_stream(device: int, stream: int) -> Any:
+    """Return a context in which kernels are launched on a stream of a device."""
+    return tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", device), stream)
 
-    def __init__(self, device: int, stream: int) -> None:
-        self._device = device
-        self._stream = tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", device), stream)
-        self._before = device
+
+class KeepDevice:
+    """A context that leaves the current GPU what it was.
+
+    Compiled code makes the one that holds its arguments the current one, as does TVM's memory.
+    """
 
     def __enter__(self) -> None:
-        self._stream.__enter__()
-        if len(compute_capabilities()) > 1:
-            self._before = _current_device()
+        self._device = _current_device() if len(compute_capabilities()) > 1 else None
 
     def __exit__(self, *error: Any) -> None:
-        self._stream.__exit__(*error)
-        if self._before != self._device:  # compiled code made the arrays' device the current one
-            tvm_ffi.get_global_func("__tvm_set_device")(_CUDA, self._before, None)
+        if self._device is not None and self._device != _current_device():
+            tvm_ffi.get_global_func("__tvm_set_device")(_CUDA, self._device, None)
 
 
 def _current_device() -> int:

@@ -1,5 +1,6 @@
 """Passes: one a file, each an ordinary TVM pass over ``IRModule`` s."""
 
+from .align_vectors import AlignVectors
 from .balance import BalanceRows, Grain
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
@@ -22,6 +23,7 @@ from .reduction_init import HoistReductionInit
 from .separate_searches import SeparateSearches
 from .share_inner import ShareInner
 from .shuffle_masks import NameShuffleMasks
+from .split_rows import SplitRows
 from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
 from .vector_tail import PeelVectorTail
@@ -29,6 +31,7 @@ from .vector_tail import PeelVectorTail
 __all__ = [
     "PIPELINE_NAME",
     "AcceptNaturalArguments",
+    "AlignVectors",
     "BalanceRows",
     "CheckLaunches",
     "DropEmptyLoops",
@@ -52,6 +55,7 @@ __all__ = [
     "SeparateSearches",
     "ShareInner",
     "SkipPaddingTests",
+    "SplitRows",
     "StackLocals",
     "SumLanes",
     "tvm_sparse_pipeline",

@@ -13,6 +13,7 @@ from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
 from ..errors import SparseProgramError
 from ._access import variables_of
+from .align_vectors import AlignVectors
 from .balance import BalanceRows
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
@@ -32,6 +33,7 @@ from .partial_copies import RefusePartialCopies
 from .reduction_init import HoistReductionInit
 from .share_inner import ShareInner
 from .shuffle_masks import NameShuffleMasks
+from .split_rows import SplitRows
 from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
 from .vector_tail import PeelVectorTail
@@ -163,6 +165,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
     ]
     loops = [
         GuardLoads(),
+        SplitRows(),
         HoldTile(),
         SumLanes(),
         ShareInner(),
@@ -194,6 +197,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         HoistIndexLoads(),
         StackLocals(),
         FitStack(),
+        AlignVectors(),
         KeepRolled(),
     ]
     if not enabled("tirx.disable_cse_tir"):

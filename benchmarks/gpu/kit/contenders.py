@@ -1,7 +1,7 @@
 """What is measured: problems, contenders, and the rows of results that they give.
 
-A *problem* is an operator on given data, with its float64 reference. A *contender* is one way to compute it:
-one of our kernels, or a peer. A contender that fails, or is wrong, gives a row that says so.
+A *problem* is an operator on given data, with its float64 reference. A *contender* is one way to compute
+it: one of our kernels, or a peer. A contender that fails, or is wrong, gives a row that says so.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """NVIDIA's cuSPARSE, called directly on PyTorch's tensors.
 
-PyTorch and CuPy call it with the algorithm that they chose, and without its preprocessing. Here all algorithms
-that suit row-major operands are tried, preprocessed, and the workspace is allocated once: the strongest form
-of this peer. The C interface is NVIDIA's generic API (cuSPARSE 12).
+PyTorch and CuPy call it with the algorithm that they chose, and without its preprocessing. Here all
+algorithms that suit row-major operands are tried, preprocessed, and the workspace is allocated once: the
+strongest form of this peer. The C interface is NVIDIA's generic API (cuSPARSE 12).
 """
 
 from __future__ import annotations

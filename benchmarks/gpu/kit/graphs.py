@@ -1,8 +1,8 @@
 """Sparse matrices to measure on: made from a seed, or read from files that the kit holds.
 
-Each is square, in CSR with 32-bit indices, sorted and without duplicates. Made graphs have the rows, entries,
-largest degree and spread of degrees of well-known ones, after which they are called, and no other
-likeness to them.
+Each is square, in CSR with 32-bit indices, sorted and without duplicates. Made graphs have the rows,
+entries, largest degree and spread of degrees of well-known ones, after which they are called, and no
+other likeness to them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,17 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["SHAPES", "TINY", "BlockMatrix", "Graph", "block_matrix", "power_law", "read_graphs"]
+__all__ = [
+    "SHAPES",
+    "TINY",
+    "BlockMatrix",
+    "Graph",
+    "block_matrix",
+    "power_law",
+    "read_graph",
+    "read_graphs",
+    "write_graph",
+]
 
 #: Rows, entries, most entries of a row, and standard deviation over mean of entries of a row.
 SHAPES = {
@@ -82,12 +92,12 @@ def power_law(name: str, rows: int, entries: int, most: int, spread: float, seed
     degrees = _scaled(np.exp(rng.normal(0, sigma, rows)), entries, most)
     degrees = np.minimum(np.floor(degrees + rng.random(rows)), most).astype(np.int64)
     weights = _scaled(np.exp(rng.normal(0, sigma, rows)), entries, most)
-    bounds = np.cumsum(weights)
-    # Columns by popularity: equal steps through the sum of weights hit heavy columns often.
-    drawn = np.searchsorted(bounds, rng.random(int(degrees.sum())) * bounds[-1], side="right")
+    # A pool that holds each column as often as its weight says: drawing from it is one lookup.
+    pool = np.repeat(np.arange(rows), np.floor(weights + rng.random(rows)).astype(np.int64))
     keys = np.repeat(np.arange(rows, dtype=np.int64) * rows, degrees)
-    keys += np.minimum(drawn, rows - 1)
-    keys = np.unique(keys)
+    keys += pool[rng.integers(0, pool.size, keys.size, dtype=np.int32)]
+    keys.sort()
+    keys = keys[np.concatenate([[True], keys[1:] != keys[:-1]])]
     counts = np.bincount(keys // rows, minlength=rows)
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     return Graph(name, rows, indptr, (keys % rows).astype(np.int32))
@@ -110,13 +120,21 @@ def block_matrix(size: int, block: int, density: float, seed: int = 0) -> BlockM
     return BlockMatrix(name, block, size, size, indptr, np.nonzero(stored)[1].astype(np.int32))
 
 
+def write_graph(path: Path, graph: Graph) -> None:
+    """Write a graph to a file, so that other processes need not make it."""
+    path.parent.mkdir(exist_ok=True)
+    shape = np.array([graph.rows, graph.rows])
+    np.savez(path, indptr=graph.indptr, indices=graph.indices, shape=shape)
+
+
+def read_graph(path: Path) -> Graph:
+    """Read a graph: arrays ``indptr``, ``indices`` and ``shape`` of an ``.npz`` file."""
+    with np.load(path) as arrays:
+        indptr, indices = (arrays[name].astype(np.int32) for name in ("indptr", "indices"))
+        return Graph(path.stem, int(arrays["shape"][0]), indptr, indices)
+
+
 def read_graphs(folder: Path, names: Sequence[str] | None = None) -> list[Graph]:
-    """Read the graphs of a folder: ``.npz`` files with ``indptr``, ``indices`` and ``shape``."""
-    found = []
-    for path in sorted(folder.glob("*.npz")):
-        if names is None or path.stem in names:
-            with np.load(path) as arrays:
-                indptr = arrays["indptr"].astype(np.int32)
-                indices = arrays["indices"].astype(np.int32)
-                found.append(Graph(path.stem, int(arrays["shape"][0]), indptr, indices))
-    return found
+    """Read the graphs of a folder, all or some."""
+    paths = sorted(folder.glob("*.npz"))
+    return [read_graph(path) for path in paths if names is None or path.stem in names]

@@ -1,7 +1,7 @@
 """The machine that is measured: its arrays, its clock and its limits.
 
-:class:`Gpu` keeps arrays in PyTorch tensors and times with CUDA events; :class:`Host` does the same with NumPy
-and the processor's clock, so that the script can be tried where there is no GPU.
+:class:`Gpu` keeps arrays in PyTorch tensors and times with CUDA events; :class:`Host` does the same with
+NumPy and the processor's clock, so that the script can be tried where there is no GPU.
 
 **Time of a call.** Calls are queued behind a kernel that keeps the GPU busy, so that events see the kernels
 alone and not how fast Python launches them. *Warm*: several calls in a row, of which the time of one is a
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,9 @@ class Machine:
     def limits(self, size: int) -> Limits:
         """Measure what the machine can do."""
         raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise if the machine can't go on, as a GPU after a kernel that read beyond its memory."""
 
     @contextmanager
     def released(self) -> Iterator[None]:
@@ -174,7 +178,7 @@ class Gpu(Machine):
         torch = self.torch
         source = torch.randn(size * size * 8, device=self.device)
         target = torch.empty_like(source)
-        copied = self.time(lambda: target.copy_(source), 0.5).cold
+        copied = self.time(partial(target.copy_, source), 0.5).cold
         moved = 2 * source.numel() * source.element_size() / copied
         del source, target
         flops = {}
@@ -182,9 +186,12 @@ class Gpu(Machine):
             kind = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
             left, right = (torch.randn(size, size, device=self.device).to(kind) for _ in range(2))
             with self.matrix_mode(dtype):
-                seconds = self.time(lambda left=left, right=right: left @ right, 0.5).warm
+                seconds = self.time(partial(torch.matmul, left, right), 0.5).warm
             flops[dtype] = 2 * size**3 / seconds
         return Limits(moved, flops)
+
+    def check(self) -> None:
+        self.torch.cuda.synchronize()
 
     @contextmanager
     def matrix_mode(self, dtype: str) -> Iterator[None]:
@@ -199,11 +206,8 @@ class Gpu(Machine):
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            self.torch.cuda.synchronize()
-            self.torch.cuda.empty_cache()
+        yield
+        self.torch.cuda.empty_cache()
 
 
 class Host(Machine):

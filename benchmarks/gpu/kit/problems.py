@@ -191,7 +191,6 @@ def _dense(machine: Machine, matrix: BlockMatrix, values: Any) -> Any:
     rows = np.repeat(np.arange(matrix.indptr.size - 1), np.diff(matrix.indptr))
     shape = (matrix.rows // block, matrix.columns // block, block, block)
     if machine.is_gpu:
-        torch = machine.torch
         dense = values.new_zeros(shape)
         dense[machine.array(rows).long(), machine.array(matrix.indices).long()] = values
         return dense.permute(0, 2, 1, 3).reshape(matrix.rows, matrix.columns).contiguous()

@@ -1,34 +1,42 @@
-"""The run: sections one after another, each within its share of the time, results written as they come.
+"""One section of the run: its problems and contenders, measured while there is time.
 
-A section goes over problems; for each it measures our default kernels, then the peers, then our kernels with
-other tile sizes, and writes the results so far. What there is no time for is noted.
+First come our default kernels and the peers on every problem, then our kernels with other tile sizes.
+Results are written after each contender, together with the one that is next, so that a run that is killed
+or crashes loses nothing, and one that starts again goes on behind what stopped it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from . import problems
-from .contenders import OURS, PEER, Contender, Problem, measured, our_contenders
+from .contenders import OURS, PEER, TILE, Contender, Problem, measured, our_contenders
 from .graphs import BlockMatrix, Graph, block_matrix
 from .layouts import bsr_arrays, csr_arrays, hyb_arrays
 from .library import Kernel, Kernels
 from .machine import Limits, Machine
 from .peers import available, peers_of
 
-__all__ = ["SECTIONS", "Plan", "Run"]
+__all__ = ["SECTIONS", "Plan", "Run", "read_results", "write_results"]
 
 #: Share of the whole time for each section.
 SECTIONS = {"spmm": 0.42, "sddmm": 0.2, "bsr_spmm": 0.22, "spmv": 0.08, "segment_sum": 0.08}
-_RANK = {OURS: 0, PEER: 1}
+_GRAPH_PROBLEMS = {
+    "spmm": problems.spmm,
+    "sddmm": problems.sddmm,
+    "segment_sum": problems.segment_sum,
+}
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,7 @@ class Plan:
 
 @dataclass
 class Run:
-    """One run on one machine.
+    """A run on one machine.
 
     Parameters
     ----------
@@ -74,11 +82,13 @@ class Run:
     kernels : Kernels
         Ours.
     graphs : callable
-        Yields the graphs, small ones first; called once a section.
+        Yields the graphs, small ones first.
     plan : Plan
         How much.
     path : pathlib.Path
-        The JSON file of the results.
+        The JSON file of the results; what it holds is not measured again.
+    most_seconds : float, optional
+        End the process if a contender takes longer, as one that hangs.
     """
 
     machine: Machine
@@ -86,80 +96,76 @@ class Run:
     graphs: Callable[[], Iterator[Graph]]
     plan: Plan
     path: Path
-    results: dict[str, Any] = field(default_factory=dict)
+    most_seconds: float | None = None
 
-    def all(self, sections: Sequence[str] = tuple(SECTIONS)) -> dict[str, Any]:
-        """Measure the machine, then the sections; return the results."""
-        self._begin = time.monotonic()
-        limits = self._measure_machine()
-        for name in sections:
-            self._section(name, limits)
-        self.results["seconds"] = time.monotonic() - self._begin
-        self._write()
-        return self.results
-
-    def _measure_machine(self) -> Limits:
-        limits = self.machine.limits(self.plan.product)
-        self.results |= {
+    def measure_machine(self) -> None:
+        """Measure what the machine can do."""
+        results = read_results(self.path)
+        results |= {
             "machine": self.machine.describe(),
             "libraries": available(),
-            "limits": asdict(limits),
-            "sections": {},
+            "limits": asdict(self.machine.limits(self.plan.product)),
         }
-        self._write()
-        return limits
+        write_results(self.path, results)
 
-    def _section(self, name: str, limits: Limits) -> None:
-        section: dict[str, Any] = {"rows": [], "skipped": []}
-        self.results["sections"][name] = section
-        begin = time.monotonic()
-        left = self._begin + self.plan.seconds - begin
-        shares = [share for own, share in SECTIONS.items() if self._is_pending(own)]
-        until = begin + left * SECTIONS[name] / sum(shares)
-        try:
+    def measure_section(self, name: str, until: float) -> None:
+        """Measure a section until a time of :func:`time.time`."""
+        results = read_results(self.path)
+        section = results["sections"].setdefault(name, {"rows": [], "skipped": []})
+        section.pop("next", None)
+        begin = time.time()
+        for kinds in ((OURS, PEER), (TILE,)):
             for problem, data in self._problems(name, section, until):
-                self._measure_all(problem, data, limits, section, until)
-                self._write()
-        except Exception as error:  # the sections that follow shall run all the same
-            section["failed"] = f"{type(error).__name__}: {error}"
-        section["seconds"] = time.monotonic() - begin
-        self._write()
-
-    def _is_pending(self, name: str) -> bool:
-        return "seconds" not in self.results["sections"].get(name, {})
+                self._measure_problem(problem, data, kinds, results, section, until)
+        section["seconds"] = section.get("seconds", 0.0) + time.time() - begin
+        write_results(self.path, results)
 
     def _problems(
         self, name: str, section: dict[str, Any], until: float
     ) -> Iterator[tuple[Problem, Graph | BlockMatrix]]:
         """Yield the problems of a section while there is time."""
-        for label, data, make in _cases(name, self):
-            if time.monotonic() > until:
+        for label, data, make in self._cases(name):
+            if time.time() > until:
                 section["skipped"].append(label)
                 continue
             with self.machine.released():
                 try:
                     problem = make()
                 except Exception as error:  # too large for this machine, say
-                    section["skipped"].append(f"{label}: {error}")
+                    section["skipped"].append(f"{label}: {str(error)[:200]}")
                     continue
                 yield problem, data
-                del problem
 
-    def _measure_all(
+    def _measure_problem(
         self,
         problem: Problem,
         data: Graph | BlockMatrix,
-        limits: Limits,
+        kinds: Sequence[str],
+        results: dict[str, Any],
         section: dict[str, Any],
         until: float,
     ) -> None:
+        limits = Limits(**results["limits"])
+        done = {
+            (row["problem"], row["features"], row["dtype"], row["contender"])
+            for row in section["rows"]
+        }
         found = [*self._ours(problem, data), *peers_of(self.machine, problem, data)]
-        for contender in sorted(found, key=lambda one: _RANK.get(one.kind, 2)):
-            if time.monotonic() > until:
-                section["skipped"].append(f"{_label(problem)}: {contender.name}")
+        for contender in (one for one in found if one.kind in kinds):
+            key = (problem.name, problem.features, problem.dtype, contender.name)
+            if key in done:
                 continue
-            row = measured(self.machine, limits, problem, contender, self.plan.each)
+            if time.time() > until:
+                section["skipped"].append(" ".join(map(str, key)))
+                continue
+            section["next"] = _unfinished(problem, contender)
+            write_results(self.path, results)
+            with _watched(self.most_seconds):
+                row = measured(self.machine, limits, problem, contender, self.plan.each)
             section["rows"].append(row)
+            del section["next"]
+            write_results(self.path, results)
+            self.machine.check()
 
     def _ours(self, problem: Problem, data: Graph | BlockMatrix) -> list[Contender]:
         packed: dict[str, dict[str, Any]] = {}
@@ -168,8 +174,7 @@ class Run:
             key = json.dumps([kernel.variant, dict(kernel.layout)], sort_keys=True)
             if key not in packed:
                 packed[key] = self._packed(kernel, problem, data)
-            sizes = {"f": problem.features}
-            return {**problem.arrays, **packed[key], **sizes}
+            return {**problem.arrays, **packed[key], "f": problem.features}
 
         rows, width = data.rows, problem.features
         output = {
@@ -198,46 +203,62 @@ class Run:
             for name, value in arrays.items()
         }
 
-    def _write(self) -> None:
-        """Replace the file of results as a whole, so that a kill leaves the last one."""
-        partial = self.path.with_suffix(".partial")
-        partial.write_text(json.dumps(self.results, indent=1))
-        os.replace(partial, self.path)
+    def _cases(self, name: str) -> Iterator[tuple[str, Graph | BlockMatrix, Callable[[], Problem]]]:
+        """Yield label, data and maker of each problem of a section."""
+        machine, plan = self.machine, self.plan
+        dtypes = sorted({kernel.dtype for kernel in self.kernels.choose(name)}) or ["float32"]
+        if name == "bsr_spmm":
+            for size, block, density in plan.blocks:
+                data = block_matrix(size, block, density)
+                for width in plan.block_features:
+                    for dtype in dtypes:
+                        make = partial(problems.bsr_spmm, machine, data, width, dtype)
+                        yield f"{data.name} {width} {dtype}", data, make
+            return
+        for graph in self.graphs():
+            if name == "spmv":
+                for dtype in dtypes:
+                    make = partial(problems.spmv, machine, graph, dtype)
+                    yield f"{graph.name} {dtype}", graph, make
+                continue
+            for width in plan.features:
+                for dtype in dtypes:
+                    make = partial(_GRAPH_PROBLEMS[name], machine, graph, width, dtype)
+                    yield f"{graph.name} {width} {dtype}", graph, make
 
 
-Case = tuple[str, "Graph | BlockMatrix", Callable[[], Problem]]
+@contextmanager
+def _watched(seconds: float | None) -> Iterator[None]:
+    """End the process if the block takes longer; a kernel that hangs can't be stopped otherwise."""
+    timer = threading.Timer(seconds or 0.0, os._exit, [1])
+    if seconds is not None:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
-def _cases(name: str, run: Run) -> Iterator[Case]:
-    """Yield label, data and maker of each problem of a section."""
-    machine, plan = run.machine, run.plan
-    dtypes = sorted({kernel.dtype for kernel in run.kernels.choose(name)}) or ["float32"]
-    if name == "bsr_spmm":
-        for size, block, density in plan.blocks:
-            data = block_matrix(size, block, density)
-            for dtype in dtypes:
-                for features in plan.block_features:
-                    make = lambda data=data, features=features, dtype=dtype: problems.bsr_spmm(
-                        machine, data, features, dtype
-                    )
-                    yield f"{data.name}, {features}, {dtype}", data, make
-        return
-    make_of = {
-        "spmm": problems.spmm,
-        "sddmm": problems.sddmm,
-        "segment_sum": problems.segment_sum,
+def read_results(path: Path) -> dict[str, Any]:
+    """Return the results of a file; empty ones if there is none."""
+    return json.loads(path.read_text()) if path.exists() else {"sections": {}}
+
+
+def write_results(path: Path, results: dict[str, Any]) -> None:
+    """Replace a file of results as a whole, so that a kill leaves the last one."""
+    partial_file = path.with_suffix(".partial")
+    partial_file.write_text(json.dumps(results, indent=1))
+    os.replace(partial_file, path)
+
+
+def _unfinished(problem: Problem, contender: Contender) -> dict[str, Any]:
+    """Return the row of a contender that ended the process."""
+    return {
+        "operator": problem.operator,
+        "problem": problem.name,
+        "features": problem.features,
+        "dtype": problem.dtype,
+        "contender": contender.name,
+        "kind": contender.kind,
+        "refused": "ended the process",
     }
-    for graph in run.graphs():
-        if name == "spmv":
-            yield graph.name, graph, lambda graph=graph: problems.spmv(machine, graph, "float32")
-            continue
-        for features in plan.features:
-            for dtype in dtypes:
-                make = lambda graph=graph, features=features, dtype=dtype: make_of[name](
-                    machine, graph, features, dtype
-                )
-                yield f"{graph.name}, {features}, {dtype}", graph, make
-
-
-def _label(problem: Problem) -> str:
-    return f"{problem.name}, {problem.features}, {problem.dtype}"

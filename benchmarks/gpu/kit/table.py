@@ -1,4 +1,4 @@
-"""The results as a table on the terminal: ours beside the best peer, and the share of the machine's limit."""
+"""The results as a table on the terminal: ours, the best peer, and the share of the machine's limit."""
 
 from __future__ import annotations
 

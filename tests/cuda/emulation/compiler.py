@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -34,7 +35,7 @@ _KERNEL = [
     *_COMMON,
     "-O1",
     "-ftrivial-auto-var-init=pattern",
-    "-fsanitize=signed-integer-overflow,integer-divide-by-zero,bounds",
+    "-fsanitize=signed-integer-overflow,integer-divide-by-zero,shift-exponent,bounds",
     "-fno-sanitize-recover",
 ]
 
@@ -66,7 +67,7 @@ def _compile(source: str) -> Path:
     library = _folder() / f"kernels_{_hash(source, *_KERNEL, _header_hash())}.so"
     if library.exists():
         return library
-    stem = library.with_suffix(f".{os.getpid()}")
+    stem = library.with_suffix(f".{os.getpid()}_{threading.get_ident()}")
     text, unit, made = (stem.with_suffix(suffix) for suffix in (".cpp", ".o", ".made"))
     text.write_text(source)
     header = ["-I", str(_precompiled_header().parent), "-include", "emulation.h"]
@@ -138,6 +139,6 @@ def _libraries() -> list[str]:
 
 
 def _run(arguments: list[str]) -> None:
-    done = subprocess.run([_compiler(), *arguments], capture_output=True, text=True)
+    done = subprocess.run([_compiler(), *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"emulation: the C++ compiler refused\n{done.stderr[:6000]}")

@@ -15,8 +15,6 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx.build import split_host_device_mods
 
-from tvm_sparse.transform import PIPELINE_NAME
-
 __all__ = ["SplitModule", "build_host", "split"]
 
 _CUDA, _CPU = 2, 1
@@ -32,11 +30,11 @@ class SplitModule:
     tags: dict[str, list[str]]
 
 
-def split(module: IRModule, target: Target) -> SplitModule:
+def split(module: IRModule, target: Target, tir_pipeline: str) -> SplitModule:
     """Lower a module for CUDA and generate its device code, as ``tvm.compile`` does."""
     target_host = Target(target.host if target.host is not None else "llvm")
     module = tirx.transform.BindTarget(target.with_host(target_host))(module)
-    pipeline, finalize_host, finalize_device = tirx.get_tir_pipeline(PIPELINE_NAME)
+    pipeline, finalize_host, finalize_device = tirx.get_tir_pipeline(tir_pipeline)
     host, devices = split_host_device_mods(pipeline(module))
     source, tags = "", {}
     for device_target, device in devices.items():

@@ -223,7 +223,15 @@ void emulation_array(const char* name, void* base, size_t bytes) {
   emulation::known.push_back({name, static_cast<char*>(base), bytes, nullptr});
 }
 
-void emulation_forget_arrays() { emulation::known.clear(); }
+void emulation_forget_arrays() {
+  // Workspaces that are left belong to a call that ended with an error.
+  for (emulation::Known& array : emulation::known) {
+    if (!array.written) continue;
+    std::free(array.base);
+    std::free(array.written);
+  }
+  emulation::known.clear();
+}
 
 void emulation_set_order(int order, uint64_t seed) {
   emulation::order = static_cast<emulation::Order>(order);
