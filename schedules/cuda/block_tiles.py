@@ -8,7 +8,7 @@ from tvm import DataType
 
 from .tensor_cores import fragment_shape
 
-__all__ = ["BlockRowsTile", "BlockTile", "DotBlockTile"]
+__all__ = ["BlockRowsTile", "BlockTile", "DotBlockTile", "round_up", "thread_tile"]
 
 #: Features of a tile where their number is symbolic.
 _FEATURES = 64
@@ -71,7 +71,7 @@ class BlockTile:
         BlockTile(rows=16, features=128, depth=32, warps=4, stages=3, async_copy=True)
         """
         shape = fragment_shape(dtype, block[0])
-        rows = min(_round_up(block[0], shape.rows), _MOST_ROWS)
+        rows = min(round_up(block[0], shape.rows), _MOST_ROWS)
         wanted = _FEATURES if features is None else min(_power_of_two(features), _MOST_FEATURES)
         wide = max(wanted, shape.columns)
         fragments = (rows // shape.rows) * (wide // shape.columns)
@@ -142,6 +142,9 @@ class DotBlockTile:
         Buffers in shared memory, two or more.
     async_copy : bool
         Copy to shared memory without registers in between.
+    tensor_cores : bool
+        Multiply on tensor cores, which round float32 to tf32; otherwise on CUDA cores, where each thread
+        computes up to four rows and columns of a block, and the threads must be enough for all blocks.
     """
 
     blocks: int
@@ -149,9 +152,12 @@ class DotBlockTile:
     warps: int
     stages: int = 3
     async_copy: bool = True
+    tensor_cores: bool = True
 
     @staticmethod
-    def default(block: tuple[int, int], dtype: str = "float16") -> DotBlockTile:
+    def default(
+        block: tuple[int, int], dtype: str = "float16", tensor_cores: bool = True
+    ) -> DotBlockTile:
         """Return the tile for blocks of a size.
 
         Parameters
@@ -160,19 +166,27 @@ class DotBlockTile:
             Rows and columns of a block of entries.
         dtype : str
             Of the operands.
+        tensor_cores : bool
+            Whether tensor cores multiply.
 
         Examples
         --------
         >>> from tvm_sparse.schedules.cuda.block_tiles import DotBlockTile
         >>> DotBlockTile.default((16, 16)), DotBlockTile.default((64, 64)).blocks
-        (DotBlockTile(blocks=4, depth=32, warps=4, stages=3, async_copy=True), 1)
+        (DotBlockTile(blocks=4, depth=32, warps=4, stages=3, async_copy=True, tensor_cores=True), 1)
         """
+        depth = max(1, _DEPTH_BYTES // _bytes(dtype))
+        if not tensor_cores:
+            threads = 1
+            for size in block:
+                threads *= round_up(size, thread_tile(size)) // thread_tile(size)
+            warps = max(1, -(-threads // 32))
+            return DotBlockTile(warps * 32 // threads, depth, warps, tensor_cores=False)
         shape = fragment_shape(dtype, 16)
         fragments = -(-block[0] // shape.rows) * -(-block[1] // shape.columns)
         each = max(1, min(_MOST_WARPS, fragments // 2))
         each = 1 << (each.bit_length() - 1)
-        depth = max(shape.depth, _DEPTH_BYTES // _bytes(dtype))
-        return DotBlockTile(_MOST_WARPS // each, depth, _MOST_WARPS)
+        return DotBlockTile(_MOST_WARPS // each, max(shape.depth, depth), _MOST_WARPS)
 
 
 def _power_of_two(number: int) -> int:
@@ -180,7 +194,13 @@ def _power_of_two(number: int) -> int:
     return 1 << max(0, number - 1).bit_length()
 
 
-def _round_up(number: int, multiple: int) -> int:
+def thread_tile(size: int) -> int:
+    """Return how many rows or columns of a block of a size a thread computes on CUDA cores."""
+    return min(4, _power_of_two(size))
+
+
+def round_up(number: int, multiple: int) -> int:
+    """Return the least multiple that is no less than a number."""
     return -(-number // multiple) * multiple
 
 

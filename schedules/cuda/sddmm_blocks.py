@@ -17,7 +17,7 @@ from tvm.tirx.script import builder as T
 
 from ..cpu.part_blocks import blocks_of
 from .block_nests import Factor, Nest, at, buffers_loaded, read_nest, stride, uses
-from .block_tiles import DotBlockTile
+from .block_tiles import DotBlockTile, round_up, thread_tile
 from .results import bind_others, round_at_once
 from .staging import (
     Threads,
@@ -37,8 +37,8 @@ from .staging import (
     pipeline,
     when,
 )
-from .tensor_cores import WarpProduct
-from .warp_sums import WarpSums
+from .tensor_cores import WARP, WarpProduct, fragment_shape
+from .warp_sums import ThreadSums, WarpSums
 
 __all__ = ["BlockDots", "schedule"]
 
@@ -82,11 +82,17 @@ def schedule(
         dots = BlockDots.of(nest)
         if dots is None:
             raise ValueError(f"part {part}: expected blocks of entries under row pointers")
-        chosen = tile or DotBlockTile.default((dots.rows, dots.columns), dots.dtype)
+        chosen = tile or _default_tile(dots)
         program = _TileProgram(dots, chosen)
         sch.state.replace(sch.get_sref(dots.nest.loop), program.build(), {})
         program.sums.tensorize(sch)
     bind_others(sch, [f"{name}_{part}" for part in parts])
+
+
+def _default_tile(dots: BlockDots) -> DotBlockTile:
+    halves = dots.dtype in ("float16", "bfloat16") and dots.sum_dtype == "float32"
+    cores = halves and dots.has_one_dtype and dots.rows * dots.columns >= 64
+    return DotBlockTile.default((dots.rows, dots.columns), dots.dtype, tensor_cores=cores)
 
 
 @dataclass(frozen=True)
@@ -158,8 +164,18 @@ class BlockDots:
 
     @property
     def dtype(self) -> str:
-        """Of the dense operands, where it is the same for both."""
+        """Of the first dense operand."""
         return str(self.first.buffer.ty.dtype)
+
+    @property
+    def has_one_dtype(self) -> bool:
+        """Whether both dense operands have the same dtype."""
+        return str(self.second.buffer.ty.dtype) == self.dtype
+
+    @property
+    def sum_dtype(self) -> str:
+        """In which the program adds up."""
+        return str(self.nest.init.ty.dtype)
 
     @property
     def total(self) -> Expr:
@@ -189,18 +205,29 @@ class _TileProgram:
 
     def __init__(self, dots: BlockDots, tile: DotBlockTile) -> None:
         self.dots, self.tile = dots, tile
-        shape = WarpProduct(16, 16, dots.dtype).shape
-        self._rows, self._columns = (
-            -(-size // least) * least
-            for size, least in ((dots.rows, shape.rows), (dots.columns, shape.columns))
-        )
-        each = tile.warps // tile.blocks
-        self._across = min(each, self._columns // shape.columns)
-        self._down = each // self._across
-        self._warp = WarpProduct(
-            self._rows // self._down, self._columns // self._across, dots.dtype, b_by_columns=True
-        )
-        self.sums = WarpSums(self._warp)
+        make = self._on_tensor_cores if tile.tensor_cores else self._on_cuda_cores
+        self.sums = make()
+
+    def _on_tensor_cores(self) -> WarpSums:
+        """Let warps share the columns of a block first, then the rows."""
+        dots, tile = self.dots, self.tile
+        shape = fragment_shape(dots.dtype, 16)
+        self._rows = round_up(dots.rows, shape.rows)
+        self._columns = round_up(dots.columns, shape.columns)
+        self._workers = tile.warps // tile.blocks
+        self._across = min(self._workers, self._columns // shape.columns)
+        self._own = self._rows * self._across // self._workers, self._columns // self._across
+        return WarpSums(WarpProduct(*self._own, dots.dtype, b_by_columns=True))
+
+    def _on_cuda_cores(self) -> ThreadSums:
+        """Let each thread compute a few rows and columns of a block."""
+        dots = self.dots
+        self._own = thread_tile(dots.rows), thread_tile(dots.columns)
+        self._rows = round_up(dots.rows, self._own[0])
+        self._columns = round_up(dots.columns, self._own[1])
+        self._across = self._columns // self._own[1]
+        self._workers = self._rows // self._own[0] * self._across
+        return ThreadSums(*self._own, dots.sum_dtype)
 
     def build(self) -> tirx.For:
         """Return the loop that takes the place of the nest."""
@@ -215,16 +242,19 @@ class _TileProgram:
         self._features = cast(self.dots.features, "int64")
         self._first_block = bind("first_block", where * tile.blocks)
         self._find_rows()
-        each = tile.warps // tile.blocks
-        block, part = tirx.truncdiv(warp, each), tirx.truncmod(warp, each)
-        self._warp_row = tirx.truncdiv(part, self._across) * self._warp.rows
-        self._warp_column = tirx.truncmod(part, self._across) * self._warp.columns
-        self._warp_block = block
+        worker = warp if tile.tensor_cores else warp * WARP + lane
+        block = bind("own_block", tirx.truncdiv(worker, self._workers))
+        all_work = tile.tensor_cores or tile.warps * WARP == tile.blocks * self._workers
+        self._own_block = block if all_work else tirx.min(block, tile.blocks - 1)
+        part = tirx.truncmod(worker, self._workers)
+        self._own_row = tirx.truncdiv(part, self._across) * self._own[0]
+        self._own_column = tirx.truncmod(part, self._across) * self._own[1]
         self.sums.fill()
         steps = tirx.ceildiv(self._features, cast(tile.depth, "int64"))
         pipeline(cast(steps, "int32"), tile.stages, self._fetch, self._multiply)
         barrier()
-        self.sums.store(self._c, block * self._rows + self._warp_row, self._warp_column)
+        with when(*[block < tile.blocks] * (not all_work)):
+            self.sums.store(self._c, block * self._rows + self._own_row, self._own_column)
         barrier()
         self._write()
 
@@ -235,7 +265,7 @@ class _TileProgram:
         self._x = allocate("x_staged", x_shape, dots.dtype, "shared.dyn")
         self._y = allocate("y_staged", y_shape, dots.dtype, "shared.dyn")
         self._c = allocate(
-            "c_staged", (tile.blocks * self._rows, self._columns), "float32", "shared.dyn"
+            "c_staged", (tile.blocks * self._rows, self._columns), dots.sum_dtype, "shared.dyn"
         )
         index = str(dots.nest.variables[0][0].ty.dtype)
         self._row_of = allocate("row_of", (tile.blocks,), index, "shared")
@@ -295,7 +325,10 @@ class _TileProgram:
                 everything_of(self._row_of),
             )
             T.writes(*(_stage(buffer, vstage) for buffer in (self._x, self._y)))
-            pitch = (16, 8) if self.dots.dtype != "float32" else (8, 4)
+            odd = chunk_lanes(
+                self.dots.dtype
+            )  # rows begin at odd multiples of 16 bytes: on other banks
+            pitch = (2 * odd, odd)
             T.sblock_attr({"buffer_dim_align": [[0, 1, *pitch], [1, 1, *pitch]]})
             choose(
                 self._is_wide,
@@ -362,14 +395,12 @@ class _TileProgram:
         self._threads.share(tile.blocks * padded * chunks, copy)
 
     def _multiply(self, stage: Expr) -> None:
-        block = self._warp_block
-
-        def x_at(vstage: Var, row: Var, k: Var) -> Expr:
-            line = block * self._rows + self._warp_row + row
+        def x_at(vstage: Expr, row: Expr, k: Expr) -> Expr:
+            line = self._own_block * self._rows + self._own_row + row
             return tirx.BufferLoad(self._x, [vstage, line, k])
 
-        def y_at(vstage: Var, k: Var, column: Var) -> Expr:
-            line = block * self._columns + self._warp_column + column
+        def y_at(vstage: Expr, k: Expr, column: Expr) -> Expr:
+            line = self._own_block * self._columns + self._own_column + column
             return tirx.BufferLoad(self._y, [vstage, line, k])
 
         self.sums.multiply(self.tile.stages, stage, self.tile.depth, x_at, y_at)
@@ -391,7 +422,7 @@ class _TileProgram:
                 value = tirx.BufferLoad(self._c, [number * self._rows + row, column + lane])
                 init = at(nest.init, here)
                 for factor in dots.scale:
-                    value = tirx.Cast("float32", at(factor.load, here)) * value
+                    value = cast(at(factor.load, here), dots.sum_dtype) * value
                 tests = [at(test, here) for test in nest.conditions]
                 value = init + value
                 return tirx.if_then_else(everything(tests), value, init) if tests else value
