@@ -75,11 +75,18 @@ def aliases_of(body: tirx.Stmt) -> dict[Var, Var]:
 
     def note(block: SBlock) -> None:
         for match in block.match_buffers:
+            if not _same_shape(match.buffer, match.source.source):
+                continue  # a view of a part, as tensor intrinsics take of their operands
             if tvm_ffi.structural_equal(match, match_all(match.buffer, match.source.source)):
                 found[match.buffer] = match.source.source
 
     tvm_ffi.structural_walk(body, [(SBlock, note)])
     return found
+
+
+def _same_shape(first: Var, second: Var) -> bool:
+    shapes = first.ty.shape, second.ty.shape
+    return len(shapes[0]) == len(shapes[1]) and all(map(tvm_ffi.structural_equal, *shapes))
 
 
 def match_all(buffer: Var, result: Var) -> MatchBufferRegion:

@@ -104,6 +104,35 @@ def _check_thread_reductions(body: tirx.Stmt, loops: list[tirx.For]) -> None:
     tvm_ffi.structural_visit(body, [(tirx.For, loop), (s_tir.SBlockRealize, realize)])
 
 
+@tvm.transform.module_pass(opt_level=0, name="tvm_sparse.RewriteStorage")
+class _RewriteStorage:
+    """TVM's reuse of memory, for functions without fragments of tensor cores.
+
+    It gives operands and results the same shared memory, and then their types differ in accesses through
+    pointers. Shared memory is merged later on, by bytes.
+    """
+
+    def transform_module(self, module: tvm.IRModule, _context) -> tvm.IRModule:
+        rewritten = tvm.IRModule(attrs=module.attrs)
+        for var, func in module.functions.items():
+            if isinstance(func, tirx.PrimFunc) and not _has_fragments(func):
+                alone = tirx.transform.StorageRewrite()(tvm.IRModule({var: func}))
+                func = alone[var]
+            rewritten[var] = func
+        return rewritten
+
+
+def _has_fragments(func: tirx.PrimFunc) -> bool:
+    found: list[tirx.AllocBuffer] = []
+
+    def note(stmt: tirx.AllocBuffer) -> None:
+        if str(stmt.buffer.scope()).startswith("wmma."):
+            found.append(stmt)
+
+    tvm_ffi.structural_walk(func.body, (tirx.AllocBuffer, note))
+    return bool(found)
+
+
 def _passes(config) -> list[tvm.transform.Pass]:
     enabled = lambda name: bool(config.get(name, False))  # noqa: E731
     blocks = [
@@ -151,7 +180,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         s_tir.transform.InjectDoubleBuffer(),
     ]
     if not enabled("tirx.disable_storage_rewrite"):
-        loops.append(tirx.transform.StorageRewrite())
+        loops.append(_RewriteStorage())
     if enabled("tirx.use_async_copy"):
         loops.append(s_tir.transform.LowerAsyncDMA())
     loops += [

@@ -1,0 +1,283 @@
+"""Pieces of kernels that stage operands in shared memory: loops, shares of threads, copies, pipelines.
+
+The functions emit statements into the TensorIR builder that is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import tvm_ffi
+from tvm import DataType, tirx
+from tvm.ir import Expr, Var
+from tvm.script import tirx as operations
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as T
+
+from .tensor_cores import WARP
+
+__all__ = [
+    "Threads",
+    "allocate",
+    "axis",
+    "barrier",
+    "bind",
+    "cast",
+    "choose",
+    "chunk_lanes",
+    "copy_chunk",
+    "copy_values",
+    "everything",
+    "everything_of",
+    "itemsize",
+    "kernel",
+    "loop",
+    "pipeline",
+    "when",
+]
+
+#: Bytes of the widest load, and of rows of shared memory that are padded: neighbours fall on other banks.
+VECTOR_BYTES = 16
+#: Sizes that asynchronous copies have.
+_ASYNC_BYTES = (4, 8, 16)
+
+
+def kernel(name: str, blocks: Expr, warps: int, body: Callable[[Var, Var, Var], None]) -> tirx.For:
+    """Return the loops over thread blocks, warps and lanes around a block.
+
+    Parameters
+    ----------
+    name : str
+        Name of the block.
+    blocks : Expr
+        Number of thread blocks.
+    warps : int
+        Warps of each.
+    body : function of (block, warp, lane)
+        Emits what a thread does.
+    """
+    with (
+        IRBuilder() as made,
+        T.prim_func(s_tir=True),
+        loop("tile", T.thread_binding(blocks, "blockIdx.x")) as tile,
+        loop("warp", T.thread_binding(warps, "threadIdx.y")) as warp,
+        loop("lane", T.thread_binding(WARP, "threadIdx.x")) as lane,
+        T.sblock(name),
+    ):
+        extents = ((blocks, tile), (warps, warp), (WARP, lane))
+        names = ("vtile", "vwarp", "vlane")
+        body(*(axis(n, T.axis.spatial(*extent)) for n, extent in zip(names, extents)))
+    found: list[tirx.For] = []
+    tvm_ffi.structural_walk(made.get().body, (tirx.For, found.append))
+    return next(nest for nest in found if nest.loop_var.same_as(tile))
+
+
+@contextmanager
+def loop(name: str, frame) -> Iterator[Var]:
+    """Open a loop whose variable has a name."""
+    with frame as var:
+        yield IRBuilder.name(name, var)
+
+
+@contextmanager
+def when(*conditions: Expr) -> Iterator[None]:
+    """Open a conditional on all conditions; on none, it holds."""
+    if not conditions:
+        yield
+        return
+    with T.If(everything(conditions)), T.Then():
+        yield
+
+
+def choose(condition: Expr | bool, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+    """Emit one of two branches, or both where only the kernel knows which."""
+    if isinstance(condition, bool):
+        (then if condition else otherwise)()
+        return
+    with T.If(condition):
+        with T.Then():
+            then()
+        with T.Else():
+            otherwise()
+
+
+def everything(conditions: Sequence[Expr]) -> Expr:
+    """Return whether all conditions hold; true for none."""
+    total = tirx.const(True, "bool")
+    for number, condition in enumerate(conditions):
+        total = tirx.And(total, condition) if number else condition
+    return total
+
+
+def everything_of(buffer: Var) -> tirx.BufferRegion:
+    """Return the region that is all of a buffer."""
+    return buffer[tuple(slice(0, size) for size in buffer.ty.shape)]
+
+
+def bind(name: str, value: Expr) -> Var:
+    """Compute a value once and name it."""
+    return IRBuilder.name(name, T.Bind(value))
+
+
+def axis(name: str, var: Var) -> Var:
+    """Name a variable of a block."""
+    return IRBuilder.name(name, var)
+
+
+def allocate(name: str, shape: Sequence[int], dtype: str, scope: str) -> Var:
+    """Allocate memory that lives as long as the block."""
+    return IRBuilder.name(name, T.sblock_alloc_buffer(tuple(shape), dtype, scope=scope))
+
+
+def cast(value: Expr | int, dtype: str) -> Expr:
+    """Return a value in a type."""
+    if isinstance(value, int):
+        return tirx.const(value, dtype)
+    return value if str(value.ty.dtype) == dtype else tirx.Cast(dtype, value)
+
+
+def barrier() -> None:
+    """Wait for all threads of the thread block."""
+    T.evaluate(operations.tvm_storage_sync("shared"))
+
+
+class Threads:
+    """The threads of a thread block, which share work that is cut into equal pieces.
+
+    Parameters
+    ----------
+    warp, lane : Expr
+        Coordinates of a thread.
+    warps : int
+        Their number.
+    """
+
+    def __init__(self, warp: Expr, lane: Expr, warps: int) -> None:
+        self._thread, self._count = warp * WARP + lane, warps * WARP
+
+    def share(self, pieces: int, body: Callable[[Expr], None], unroll: bool = True) -> None:
+        """Let every thread do its share of `pieces`, neighbours next to each other."""
+        rounds = -(-pieces // self._count)
+        with loop("round", (T.unroll if unroll else T.serial)(rounds)) as number:
+            piece = number * self._count + self._thread
+            with when(*[piece < pieces] * (pieces % self._count > 0)):
+                body(piece)
+
+
+def chunk_lanes(dtype: str, *sizes: int) -> int:
+    """Return how many values a copy takes at once, a divisor of all sizes."""
+    lanes = VECTOR_BYTES // itemsize(dtype)
+    while any(size % lanes for size in sizes):
+        lanes //= 2
+    return lanes
+
+
+def itemsize(dtype: str) -> int:
+    """Return the bytes of a value."""
+    return DataType(dtype).bits // 8
+
+
+def copy_chunk(
+    target: Var,
+    place: Sequence[Expr],
+    source: Var,
+    index: Expr,
+    lanes: int,
+    valid: Expr,
+    is_async: bool,
+) -> None:
+    """Copy neighbouring values to shared memory, or zeros.
+
+    Parameters
+    ----------
+    target, place
+        Where to; aligned to the chunk.
+    source, index
+        Where from, a flat buffer in global memory; aligned to the chunk. Not read where not `valid`.
+    lanes : int
+        How many.
+    valid : Expr
+        Whether there are values; zeros are written otherwise.
+    is_async : bool
+        Copy asynchronously where a chunk has a size for it.
+    """
+    size = lanes * itemsize(str(target.ty.dtype))
+    if not is_async or size not in _ASYNC_BYTES:
+        frame = T.vectorized(lanes) if lanes > 1 else T.serial(1)
+        copy_values(target, place, source, lambda lane: index + cast(lane, "int64"), valid, frame)
+        return
+    cached = "cg" if size == VECTOR_BYTES else "ca"  # 16 bytes may go past the first cache
+    copy = operations.ptx[f"cp.async.{cached}.shared.global"]
+    present = tirx.Select(valid, tirx.const(size, "uint32"), tirx.const(0, "uint32"))
+    here = operations.address_of(tirx.BufferLoad(target, list(place)))
+    there = operations.address_of(tirx.BufferLoad(source, [index]))
+    T.evaluate(copy(here, there, size, present))
+
+
+def copy_values(
+    target: Var,
+    place: Sequence[Expr],
+    source: Var,
+    index_of: Callable[[Expr], Expr],
+    valid: Expr | Callable[[Expr], Expr],
+    frame,
+) -> None:
+    """Copy values to neighbouring places of shared memory through registers, or zeros.
+
+    Parameters
+    ----------
+    target, place
+        Where to.
+    source, index_of
+        Where from, for each lane.
+    valid : Expr or function of the lane
+        Whether there is a value.
+    frame
+        The loop over lanes.
+    """
+    *before, last = place
+    with loop("lane", frame) as lane:
+        present = valid(lane) if callable(valid) else valid
+        value = tirx.BufferLoad(source, [index_of(lane)])
+        chosen = tirx.if_then_else(present, value, tirx.const(0, str(target.ty.dtype)))
+        T.buffer_store(target, chosen, [*before, last + lane])
+
+
+def pipeline(
+    steps: Expr,
+    stages: int,
+    fetch: Callable[[Expr, Expr], None],
+    consume: Callable[[Expr], None],
+) -> None:
+    """Fetch operands of steps while those of earlier ones are consumed.
+
+    ::
+
+        for turn in range(steps + stages - 1):
+            wait until the copies of step (turn - stages + 1) have arrived, and for all threads
+            if turn < steps:       fetch(turn, turn % stages)
+            if turn >= stages - 1: consume((turn - stages + 1) % stages)
+
+    One barrier a turn: after it, all threads see what arrived, and none reads what is overwritten next.
+
+    Parameters
+    ----------
+    steps : Expr
+        How many.
+    stages : int
+        Buffers, two or more.
+    fetch : function of (step, stage)
+        Emits the copies of a step to a buffer.
+    consume : function of stage
+        Emits what is done with it.
+    """
+    ahead = stages - 1
+    with loop("turn", T.serial(steps + ahead)) as turn:
+        T.evaluate(operations.ptx["cp.async.wait_group"](stages - 2))
+        barrier()
+        with when(turn < steps):
+            fetch(turn, tirx.truncmod(turn, stages))
+        T.evaluate(operations.ptx["cp.async.commit_group"]())
+        with when(turn >= ahead):
+            consume(tirx.truncmod(turn - ahead, stages))
