@@ -15,9 +15,10 @@ import tvm
 from tvm.target import Target
 
 from tvm_sparse import schedules
-from tvm_sparse.formats import Hyb
+from tvm_sparse.formats import BSR, SRBCRS, Hyb
 from tvm_sparse.schedules._build import scheduled, scheduled_parts
-from tvm_sparse.schedules.cuda import DotTile, RowTile, vector_width
+from tvm_sparse.schedules.cuda import DotTile, RowTile, block_tiles, vector_width
+from tvm_sparse.schedules.cuda.block_tiles import BlockTile
 
 __all__ = [
     "DTYPES",
@@ -34,6 +35,10 @@ DTYPES = ("float32", "float16", "bfloat16")
 INDEX_DTYPES = ("int32", "int64")
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8}
 
+#: Widths and dtypes that the GPU kit measures.
+_ROW_GRID = ((32, 64, 128, 256), ("float32",))
+_BLOCK_GRID = ((128, 512), DTYPES)
+_ON_BLOCKS = ("bsr_spmm", "srbcrs_spmm", "bsr_sddmm")
 _HYB_WIDTHS = (1, 2, 4, 8, 16, 32)
 
 
@@ -119,17 +124,19 @@ def default_kernels(
     return found
 
 
-def tile_grid(
-    operators: Sequence[str] | None = None,
-    features: Sequence[int] = (32, 64, 128, 256),
-    dtypes: Sequence[str] = ("float32",),
-) -> list[KernelCase]:
-    """Return kernels with the default and with other tile sizes, for the GPU to choose from."""
+def tile_grid(operators: Sequence[str] | None = None) -> list[KernelCase]:
+    """Return the kernels that the GPU kit measures: defaults, each followed by other tile sizes.
+
+    Operators on rows in float32, those on tensor cores in float16, bfloat16 and tf32.
+    """
     found = []
-    for case in default_kernels(operators, features, dtypes, ["int32"]):
-        found.append(case)
-        tiles = _GRIDS.get((case.operator, case.variant), lambda case: ())(case)
-        found += [replace(case, tile=tuple(tile.items())) for tile in tiles]
+    for operator in _VARIANTS if operators is None else operators:
+        on_blocks = operator in _ON_BLOCKS
+        widths, dtypes = _BLOCK_GRID if on_blocks else _ROW_GRID
+        for case in default_kernels([operator], widths, dtypes, ["int32"]):
+            found.append(case)
+            tiles = _GRIDS[case.operator, case.variant](case)
+            found += [replace(case, tile=tuple(tile.items())) for tile in tiles]
     return found
 
 
@@ -173,17 +180,21 @@ def _rows(case: KernelCase) -> tvm.IRModule:
 
 
 def _parts(case: KernelCase) -> tvm.IRModule:
-    """Schedule SpMM on a matrix in a format."""
-    program = schedules.spmm.program(case.dtype, case.index_dtype)
+    """Schedule an operator on a matrix in a format."""
+    is_dot = case.operator.endswith("sddmm")
+    program = getattr(schedules, "sddmm" if is_dot else "spmm").program(
+        case.dtype, case.index_dtype
+    )
+    module = {"spmm": "parts", "bsr_sddmm": "sddmm_blocks"}.get(case.operator, "blocks")
+    operand = "C" if is_dot else "A"
     return scheduled_parts(
-        "parts", program, "A", case.formats, _TARGET, case.features, tile=_tile(case)
+        module, program, operand, case.formats, _TARGET, case.features, tile=_tile(case)
     ).mod
 
 
-def _tile(case: KernelCase) -> RowTile | DotTile | None:
+def _tile(case: KernelCase) -> Any:
     """Return the tile sizes of a case; None for the default."""
-    kind = DotTile if case.operator == "sddmm" else RowTile
-    return kind(**dict(case.tile)) if case.tile else None
+    return _TILES.get(case.operator, RowTile)(**dict(case.tile)) if case.tile else None
 
 
 # Other tile sizes
@@ -221,8 +232,51 @@ def _lane_tiles(case: KernelCase) -> Iterator[dict[str, int]]:
         yield asdict(RowTile(1, lanes, 1, 256 // lanes))
 
 
+def _block_tiles(case: KernelCase) -> Iterator[dict[str, int]]:
+    """Yield other tiles of a product with blocks on tensor cores."""
+    shape = _block_shape(case.formats)
+    default = BlockTile.default(shape, case.features, case.dtype)
+    for changed in (
+        {"stages": 2},
+        {"stages": 4},
+        {"depth": 2 * default.depth},
+        {"warps": 2 * default.warps},
+        {"features": default.features // 2},
+        {"features": 2 * default.features, "warps": 2 * default.warps},
+    ):
+        yield asdict(replace(default, **changed))
+
+
+def _block_dot_tiles(case: KernelCase) -> Iterator[dict[str, int]]:
+    """Yield other tiles of dot products at blocks on tensor cores."""
+    default = block_tiles.DotTile.default(_block_shape(case.formats), case.dtype)
+    for changed in ({"stages": 2}, {"stages": 4}, {"depth": 2 * default.depth}):
+        yield asdict(replace(default, **changed))
+
+
+def _block_shape(formats: BSR | SRBCRS) -> tuple[int, int]:
+    if isinstance(formats, BSR):
+        return formats.rows, formats.columns
+    return formats.t, formats.g
+
+
+def _blocks(block: int) -> Callable[[int | None, bool], Mapping[str, Any]]:
+    """Return what kernels on blocks of a size have in common."""
+    return lambda width, wide: {
+        "formats": BSR(block, block),
+        "wide_loads": wide,
+        "tensor_cores": True,
+    }
+
+
+_TILES: dict[str, Callable[..., Any]] = {
+    "sddmm": DotTile,
+    "bsr_spmm": BlockTile,
+    "srbcrs_spmm": BlockTile,
+    "bsr_sddmm": block_tiles.DotTile,
+}
 _TARGET = Target({"kind": "cuda", "arch": "sm_80"})
-_HAS_FEATURES = ("spmm", "sddmm", "segment_sum")
+_HAS_FEATURES = ("spmm", "sddmm", "segment_sum", "bsr_spmm", "srbcrs_spmm", "bsr_sddmm")
 _VARIANTS: dict[str, dict[str, Callable[[int | None, bool], Mapping[str, Any]]]] = {
     "spmv": {"csr": lambda width, wide: {}},
     "spmm": {
@@ -235,6 +289,11 @@ _VARIANTS: dict[str, dict[str, Callable[[int | None, bool], Mapping[str, Any]]]]
     },
     "sddmm": {"csr": lambda width, wide: {"wide_loads": wide, "bounded": wide and width % 32 == 0}},
     "segment_sum": {"csr": lambda width, wide: {"wide_loads": wide}},
+    "bsr_spmm": {f"bsr{block}": _blocks(block) for block in (16, 32, 64)},
+    "srbcrs_spmm": {
+        "srbcrs8x32": lambda width, wide: {"formats": SRBCRS(8, 32), "tensor_cores": True},
+    },
+    "bsr_sddmm": {f"bsr{block}": _blocks(block) for block in (16, 32)},
 }
 _BUILDERS: dict[tuple[str, str], Callable[[KernelCase], tvm.IRModule]] = {
     ("spmv", "csr"): _rows,
@@ -242,6 +301,9 @@ _BUILDERS: dict[tuple[str, str], Callable[[KernelCase], tvm.IRModule]] = {
     ("spmm", "hyb"): _parts,
     ("sddmm", "csr"): _rows,
     ("segment_sum", "csr"): _rows,
+    **{("bsr_spmm", f"bsr{block}"): _parts for block in (16, 32, 64)},
+    ("srbcrs_spmm", "srbcrs8x32"): _parts,
+    **{("bsr_sddmm", f"bsr{block}"): _parts for block in (16, 32)},
 }
 _GRIDS: dict[tuple[str, str], Callable[[KernelCase], Iterator[dict[str, int]]]] = {
     ("spmv", "csr"): _lane_tiles,
@@ -249,4 +311,7 @@ _GRIDS: dict[tuple[str, str], Callable[[KernelCase], Iterator[dict[str, int]]]] 
     ("spmm", "hyb"): _row_tiles,
     ("sddmm", "csr"): _dot_tiles,
     ("segment_sum", "csr"): _row_tiles,
+    **{("bsr_spmm", f"bsr{block}"): _block_tiles for block in (16, 32, 64)},
+    ("srbcrs_spmm", "srbcrs8x32"): _block_tiles,
+    **{("bsr_sddmm", f"bsr{block}"): _block_dot_tiles for block in (16, 32)},
 }
