@@ -9,7 +9,6 @@ from typing import Any
 
 from tvm import tirx
 from tvm.s_tir import Schedule
-from tvm.target import Target
 
 from ..ir import SparseFunc
 from ..runtime import Executable, compile, lower, resolve_target
@@ -20,11 +19,11 @@ from ..schedule.trace import IterationHandle
 __all__ = [
     "build_decomposed",
     "build_default",
-    "cpu_schedules",
     "decompose",
     "scheduled",
     "scheduled_parts",
     "schedules_for",
+    "variants",
 ]
 
 
@@ -196,14 +195,14 @@ def _put_rows_inside(schedule: SparseSchedule, handle: IterationHandle, strips: 
         schedule.sparse_reorder(handle, [loops[place][2] for place in order])
 
 
-def schedules_for(operator: str, target: Target) -> ModuleType:
+def schedules_for(operator: str, target: Any = "llvm") -> ModuleType:
     """Return the schedules of an operator for the kind of a target.
 
     Parameters
     ----------
     operator : str
         ``__name__`` of the operator's module, or the last part of it.
-    target : tvm.target.Target
+    target : str, dict or tvm.target.Target
         A CPU or a CUDA device.
 
     Raises
@@ -212,18 +211,18 @@ def schedules_for(operator: str, target: Target) -> ModuleType:
         If there are no schedules for such a target.
     """
     folders = {"llvm": "cpu", "cuda": "cuda"}
-    kind = target.kind.name
+    kind = resolve_target(target).kind.name
     if kind not in folders:
         raise ValueError(f"target: expected a CPU (llvm) or cuda, found {kind}")
     return import_module(f".{folders[kind]}.{operator.rpartition('.')[2]}", __package__)
 
 
-def cpu_schedules(operator: str) -> ModuleType:
-    """Return the CPU schedules of the operator whose module has this ``__name__``.
-
-    They load with the first build.
-    """
-    return import_module(f".cpu.{operator.rpartition('.')[2]}", __package__)
+def variants(
+    operator: str, schedule: Schedule, target: Any = None, name: str | None = None
+) -> list[Schedule]:
+    """Return the schedules that tuning chooses from, for the kind of a target (a CPU by default)."""
+    resolved = resolve_target(target or "llvm")
+    return schedules_for(operator, resolved).space(schedule, target=resolved, name=name)
 
 
 def _specialized(program: SparseFunc, features: int | None) -> SparseFunc:

@@ -21,7 +21,7 @@ from tvm.script import sparse as S
 
 from ..ir import SparseFunc
 from ..runtime import Executable
-from ._build import build_decomposed, build_default, cpu_schedules
+from ._build import build_decomposed, build_default, variants
 from ._types import check_index_dtype, result_dtype
 
 __all__ = ["build", "program", "reference", "space"]
@@ -155,7 +155,7 @@ def build(
         How the pattern is held, instead of CSR. Pass what :meth:`Format.pack` returns for `c`, whose
         values become the results, and, if `scaled`, for `a`.
     target : str, dict or tvm.target.Target
-        The CPU; the host's by default.
+        A CPU, the host's by default, or a CUDA device such as ``{"kind": "cuda", "arch": "sm_90"}``.
 
     Returns
     -------
@@ -195,11 +195,11 @@ def space(schedule: Schedule, target: Any = None, name: str = "sddmm") -> list[S
     schedule : tvm.s_tir.Schedule
         Holds the lowered program.
     target : str, dict or tvm.target.Target, optional
-        The CPU.
+        A CPU or a CUDA device.
     name : str
         Name of the program, and of its main iteration.
     """
-    return cpu_schedules(__name__).space(schedule, target=target, name=name)
+    return variants(__name__, schedule, target, name)
 
 
 def reference(

@@ -17,7 +17,7 @@ from tvm.script import sparse as S
 
 from ..ir import SparseFunc
 from ..runtime import Executable
-from ._build import build_default, cpu_schedules
+from ._build import build_default, variants
 from ._types import FLOATS, check_index_dtype, result_dtype
 
 __all__ = ["OPERATIONS", "build", "program", "reference", "space"]
@@ -171,7 +171,7 @@ def build(
     features : int, optional
         Feature width to compile for; symbolic by default.
     target : str, dict or tvm.target.Target
-        The CPU; the host's by default.
+        A CPU, the host's by default, or a CUDA device such as ``{"kind": "cuda", "arch": "sm_90"}``.
 
     Returns
     -------
@@ -196,11 +196,11 @@ def space(schedule: Schedule, target: Any = None, name: str = "segment_sum") -> 
     schedule : tvm.s_tir.Schedule
         Holds the lowered program.
     target : str, dict or tvm.target.Target, optional
-        The CPU.
+        A CPU or a CUDA device.
     name : str
         Name of the program, and of its main iteration.
     """
-    return cpu_schedules(__name__).space(schedule, target=target, name=name)
+    return variants(__name__, schedule, target, name)
 
 
 def reference(operation: str, x: np.ndarray, indptr: np.ndarray, empty: str = "zero") -> np.ndarray:

@@ -12,7 +12,7 @@ from tvm.script import sparse as S
 
 from ..ir import SparseFunc
 from ..runtime import Executable
-from ._build import build_decomposed, build_default, cpu_schedules
+from ._build import build_decomposed, build_default, variants
 from ._choice import FormatChoice, candidate_formats
 from ._choice import choose_format as _choose_format
 from ._types import check_index_dtype, result_dtype
@@ -112,7 +112,7 @@ def build(
     formats : Format, Composition, dict or sequence, optional
         How ``A`` is held, instead of CSR. Pass what :meth:`Format.pack` returns for `a`.
     target : str, dict or tvm.target.Target
-        The CPU; the host's by default.
+        A CPU, the host's by default, or a CUDA device such as ``{"kind": "cuda", "arch": "sm_90"}``.
 
     Returns
     -------
@@ -209,11 +209,11 @@ def space(schedule: Schedule, target: Any = None, name: str = "spmm") -> list[Sc
     schedule : tvm.s_tir.Schedule
         Holds the lowered program.
     target : str, dict or tvm.target.Target, optional
-        The CPU.
+        A CPU or a CUDA device.
     name : str
         Name of the program, and of its main iteration.
     """
-    return cpu_schedules(__name__).space(schedule, target=target, name=name)
+    return variants(__name__, schedule, target, name)
 
 
 def reference(a: sp.spmatrix, b: np.ndarray) -> np.ndarray:

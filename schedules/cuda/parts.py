@@ -8,8 +8,8 @@ from tvm import s_tir, tirx
 from tvm.target import Target
 
 from ..cpu.parts import block_names, is_reduced, part_blocks
-from .rows import Block, default_tile, feature_width, tile_row
-from .tiles import THREADS, RowTile
+from .rows import Block, default_tile, share_elements, tile_row
+from .tiles import RowTile
 
 __all__ = ["schedule"]
 
@@ -63,7 +63,7 @@ def schedule(
     own = {f"{name}_{part}_0" for part in parts}
     for each in names:
         if each.endswith(("_init_0", "_fill_0", "_cast_0")) and each not in own:
-            _share_elements(sch, sch.get_sblock(each))
+            share_elements(sch, sch.get_sblock(each))
 
 
 def _rows_together(sch: s_tir.Schedule, block: Block) -> int:
@@ -75,13 +75,3 @@ def _rows_together(sch: s_tir.Schedule, block: Block) -> int:
             return 1
         entries *= int(extent)
     return max(1, _ENTRIES // max(1, entries))
-
-
-def _share_elements(sch: s_tir.Schedule, block: Block) -> None:
-    """Give each thread an element of an elementwise iteration."""
-    *_, feature = loops = sch.get_loops(block)
-    if feature_width(sch, feature) == 0:
-        return  # nothing to compute
-    outer, thread = sch.split(sch.fuse(*loops), [None, THREADS])
-    sch.bind(outer, "blockIdx.x")
-    sch.bind(thread, "threadIdx.x")

@@ -17,7 +17,9 @@ from tvm.ir import Expr, Var
 from ...ir import SparseFunc
 from ...runtime import lower
 from ...transform import FuseFollowers
-from .tiles import RowTile
+from ...transform.split_rows import SPLIT_ROWS
+from ..cpu.rows import row_pointers
+from .tiles import THREADS, RowTile
 
 __all__ = [
     "bind_rows",
@@ -27,6 +29,8 @@ __all__ = [
     "gathered_operands",
     "load_registers",
     "lowered",
+    "share_elements",
+    "split_rows",
     "tile_row",
     "vectorize_moves",
 ]
@@ -100,6 +104,46 @@ def bind_rows(sch: s_tir.Schedule, row: Loop, count: int) -> tuple[Loop, Loop]:
     sch.bind(block, "blockIdx.x")
     sch.bind(inner, "threadIdx.y")
     return block, inner
+
+
+def split_rows(sch: s_tir.Schedule, row: Loop, block: Block, share: int, groups: int) -> None:
+    """Share rows by entries instead of binding them, see :func:`tvm_sparse.transform.SplitRows`.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        The schedule.
+    row : LoopRV
+        The loop over rows.
+    block : SBlockRV
+        The innermost block of the iteration.
+    share : int
+        Entries and ends of rows that a group of threads takes.
+    groups : int
+        Groups (``threadIdx.y``) of a thread block.
+
+    Raises
+    ------
+    ValueError
+        If `share` is not positive, or the rows have no pointers to their entries.
+    """
+    if isinstance(share, bool) or not isinstance(share, int) or share < 1:
+        raise ValueError(f"share: expected a positive integer, found {share!r}")
+    pointers = [row_pointers(sch, loop) for loop in sch.get_loops(block)]
+    found = [name for name in pointers if name is not None]
+    if not found:
+        raise ValueError("share: expected rows with pointers to their entries")
+    sch.annotate(row, SPLIT_ROWS, [found[0], share, groups])
+
+
+def share_elements(sch: s_tir.Schedule, block: Block) -> None:
+    """Give each thread an element of an elementwise iteration."""
+    *_, feature = loops = sch.get_loops(block)
+    if feature_width(sch, feature) == 0:
+        return  # nothing to compute
+    outer, thread = sch.split(sch.fuse(*loops), [None, THREADS])
+    sch.bind(outer, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
 
 
 def feature_width(sch: s_tir.Schedule, loop: Loop) -> int | None:

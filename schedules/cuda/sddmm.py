@@ -6,10 +6,11 @@ entries are searched together, once each, and kept in shared memory.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import tvm
-from tvm import s_tir, tirx
+from tvm import s_tir
 from tvm.target import Target
 
 from ...ir import SparseFunc
@@ -17,10 +18,18 @@ from ...runtime import lower
 from ...schedule import SparseSchedule
 from ...transform import SeparateSearches
 from ..cpu.rows import row_and_entry_blocks
-from .rows import Block, Loop, bits_of, gathered_operands, load_registers, vectorize_moves
+from .rows import (
+    Block,
+    Loop,
+    bits_of,
+    feature_width,
+    gathered_operands,
+    load_registers,
+    vectorize_moves,
+)
 from .tiles import THREADS, vector_width
 
-__all__ = ["DotTile", "lowered", "schedule"]
+__all__ = ["DotTile", "lowered", "schedule", "space"]
 
 #: Lanes of a dot product: three shuffles sum them, and eight loads of 16 bytes are a cache line.
 _LANES = 8
@@ -126,11 +135,7 @@ def schedule(
     """
     del target
     entries, block = row_and_entry_blocks(sch, name)
-    (feature,) = sch.get_loops(block)
-    if tile is None:
-        extent = sch.get(feature).extent
-        features = int(extent) if isinstance(extent, tirx.IntImm) else None
-        tile = DotTile.of_width(features, bits_of(sch, block))
+    tile = tile or default_tile(sch, block)
     (entry,) = sch.get_loops(entries)
     outer, _, group = sch.split(entry, [None, tile.entries, tile.groups])
     sch.bind(outer, "blockIdx.x")
@@ -149,6 +154,12 @@ def lowered(program: SparseFunc) -> tvm.ir.IRModule:
     iteration = fused.get_sparse_iteration(program.name)
     fused.sparse_fuse(iteration, fused.get_axes(iteration)[:2])
     return SeparateSearches()(lower(fused))
+
+
+def default_tile(sch: s_tir.Schedule, block: Block) -> DotTile:
+    """Return the default tile of the innermost block of the iteration."""
+    (feature,) = sch.get_loops(block)
+    return DotTile.of_width(feature_width(sch, feature), bits_of(sch, block))
 
 
 def _sum_dot(sch: s_tir.Schedule, block: Block, tile: DotTile) -> None:
@@ -189,3 +200,24 @@ def _stage_searches(sch: s_tir.Schedule, search: Block, outer: Loop, tile: DotTi
     _, group, lane = sch.split(entry, [None, tile.groups, tile.lanes])
     sch.bind(group, "threadIdx.y")
     sch.bind(lane, "threadIdx.x")
+
+
+def space(
+    sch: s_tir.Schedule,
+    *,
+    target: Target | str | dict | None = None,
+    name: str = "sddmm",
+) -> list[s_tir.Schedule]:
+    """Return the variants to tune: lanes of a dot product, and dot products one after another."""
+    _, block = row_and_entry_blocks(sch, name)
+    default = default_tile(sch, block)
+    found = []
+    for lanes in (4, 8, 16, 32):
+        for entries in (4, 8, 16):
+            tile = dataclasses.replace(
+                default, lanes=lanes, groups=THREADS // lanes, entries=entries
+            )
+            variant = s_tir.Schedule(sch.mod)
+            schedule(variant, tile=tile, target=target, name=name)
+            found.append(variant)
+    return found

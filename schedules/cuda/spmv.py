@@ -6,10 +6,10 @@ from tvm import s_tir
 from tvm.target import Target
 
 from ..cpu.rows import row_and_entry_blocks
-from .rows import bind_rows, lowered
+from .rows import bind_rows, lowered, share_elements, split_rows
 from .tiles import THREADS, RowTile
 
-__all__ = ["DEFAULT_TILE", "lowered", "schedule"]
+__all__ = ["DEFAULT_TILE", "lowered", "schedule", "space"]
 
 #: Rows of graphs and meshes hold some ten entries: lanes beyond that would idle.
 DEFAULT_TILE = RowTile(vector=1, lanes=8, vectors=1, rows=THREADS // 8)
@@ -19,6 +19,7 @@ def schedule(
     sch: s_tir.Schedule,
     *,
     tile: RowTile | None = None,
+    share: int | None = None,
     target: Target | str | dict | None = None,
     name: str = "spmv",
 ) -> None:
@@ -32,6 +33,9 @@ def schedule(
     tile : RowTile, optional
         Rows of a thread block, and the lanes that share the entries of a row: 1 (a thread for each
         row) or a power of two up to 32 (up to a warp).
+    share : int, optional
+        Entries and ends of rows that a group of lanes takes, so that long rows are shared (see
+        :func:`tvm_sparse.transform.SplitRows`); by default a group takes a row, however long.
     target : tvm.target.Target, str, dict or None
         Not looked at.
     name : str
@@ -60,12 +64,30 @@ def schedule(
         )
     rows, block = row_and_entry_blocks(sch, name)
     (row,) = sch.get_loops(rows)
-    if tile.lanes == 1:
-        outer, inner = sch.split(row, [None, tile.rows])
-        sch.bind(outer, "blockIdx.x")
-        sch.bind(inner, "threadIdx.x")
-        return
-    bind_rows(sch, row, tile.rows)
     (entry,) = sch.get_loops(block)
-    _, lane = sch.split(entry, [None, tile.lanes])
-    sch.bind(lane, "threadIdx.x")
+    if share is not None:
+        split_rows(sch, row, block, share, tile.rows)
+    else:
+        bind_rows(sch, row, tile.rows)
+    if share is not None or tile.lanes > 1:
+        _, lane = sch.split(entry, [None, tile.lanes])
+        sch.bind(lane, "threadIdx.x")
+    for follower in sch.get_consumers(rows):
+        share_elements(sch, follower)
+
+
+def space(
+    sch: s_tir.Schedule,
+    *,
+    target: Target | str | dict | None = None,
+    name: str = "spmv",
+) -> list[s_tir.Schedule]:
+    """Return the variants to tune: one to 32 lanes a row, rows whole or shared."""
+    found = []
+    for lanes in (1, 2, 4, 8, 16, 32):
+        for share in (None, 32 * lanes):
+            variant = s_tir.Schedule(sch.mod)
+            tile = RowTile(1, lanes, 1, THREADS // lanes)
+            schedule(variant, tile=tile, share=share, target=target, name=name)
+            found.append(variant)
+    return found

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 from tvm_sparse import compile, schedules
 from tvm_sparse.formats import BSR, COO, CSR, Hyb, Pieces
-from tvm_sparse.schedules._build import cpu_schedules, decompose
+from tvm_sparse.schedules._build import decompose, schedules_for
 
 MATRIX = sp.random(60, 70, 0.1, "csr", dtype="f4", random_state=0)
 DENSE = np.random.default_rng(0).standard_normal((70, 33)).astype("f4")
@@ -22,7 +22,7 @@ DENSE = np.random.default_rng(0).standard_normal((70, 33)).astype("f4")
 def test_variants_are_right(fmt, tiles):
     schedule, parts = decompose(schedules.spmm.program(), "A", fmt)
     groups = getattr(fmt, "disjoint_rows", None)
-    variants = cpu_schedules("parts_space").space(schedule.lower(), parts, groups=groups)
+    variants = schedules_for("parts_space").space(schedule.lower(), parts, groups=groups)
     assert (len(variants) > 5) == tiles
     for variant in (variants[0], variants[-1]):
         found = compile(variant)(a=fmt.pack(MATRIX), b=DENSE)
@@ -31,5 +31,5 @@ def test_variants_are_right(fmt, tiles):
 
 def test_parts_with_rows_in_parallel_have_grains_to_sample():
     schedule, parts = decompose(schedules.spmm.program(), "A", CSR())
-    variant, *_ = cpu_schedules("parts_space").space(schedule.lower(), parts)
+    variant, *_ = schedules_for("parts_space").space(schedule.lower(), parts)
     assert [inst.kind.name for inst in variant.trace.insts].count("SampleCategorical") == 1

@@ -22,6 +22,7 @@ from .reduction_init import HoistReductionInit
 from .separate_searches import SeparateSearches
 from .share_inner import ShareInner
 from .shuffle_masks import NameShuffleMasks
+from .split_rows import SplitRows
 from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
 from .vector_tail import PeelVectorTail
@@ -52,6 +53,7 @@ __all__ = [
     "SeparateSearches",
     "ShareInner",
     "SkipPaddingTests",
+    "SplitRows",
     "StackLocals",
     "SumLanes",
     "tvm_sparse_pipeline",

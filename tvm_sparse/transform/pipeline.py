@@ -32,6 +32,7 @@ from .partial_copies import RefusePartialCopies
 from .reduction_init import HoistReductionInit
 from .share_inner import ShareInner
 from .shuffle_masks import NameShuffleMasks
+from .split_rows import SplitRows
 from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
 from .vector_tail import PeelVectorTail
@@ -163,6 +164,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
     ]
     loops = [
         GuardLoads(),
+        SplitRows(),
         HoldTile(),
         SumLanes(),
         ShareInner(),

@@ -15,7 +15,7 @@ from .. import schedules
 from ..formats import COO, CSR, Composition, Format, RowList
 from ..schedule import SparseSchedule
 from ..schedule.trace import Trace
-from ..schedules._build import cpu_schedules, decompose
+from ..schedules._build import decompose, schedules_for
 from .base import Base, PackedOperands, pack_operands
 from .loops import Problem
 
@@ -106,7 +106,7 @@ def _decomposed(base: Base, fmt: Any, operands: Sequence[str], target: Any) -> t
         schedule.decompose_format(program.name, operand, fmt)
         return schedule, _rows_in_parallel, None
     schedule, parts = decompose(program, operand, fmt, strips=operator is schedules.spmv)
-    schedule_parts = cpu_schedules(module[operator]).schedule
+    schedule_parts = schedules_for(module[operator], target).schedule
     settings = {
         "parts": parts,
         "target": target,
@@ -119,7 +119,7 @@ def _decomposed(base: Base, fmt: Any, operands: Sequence[str], target: Any) -> t
         return lowered
 
     def space(lowered: tvm.s_tir.Schedule) -> list[tvm.s_tir.Schedule]:
-        spaces = cpu_schedules("parts_space")
+        spaces = schedules_for("parts_space", target)
         if operator is not schedules.spmm:
             return spaces.grains(lowered, schedule_parts=schedule_parts, **settings)
         return spaces.space(lowered, bits=8 * base.results[0].dtype.itemsize, **settings)
@@ -129,7 +129,7 @@ def _decomposed(base: Base, fmt: Any, operands: Sequence[str], target: Any) -> t
 
 def _rows_in_parallel(lowered: tvm.s_tir.Schedule) -> tvm.s_tir.Schedule:
     """Run the outermost loops in parallel where that is legal, for want of a schedule of the parts."""
-    for block in cpu_schedules("parts").block_names(lowered):
+    for block in schedules_for("parts").block_names(lowered):
         loops = lowered.get_loops(lowered.get_sblock(block)) if block.endswith("_0") else []
         if loops:
             with contextlib.suppress(tvm.s_tir.ScheduleError):
