@@ -46,10 +46,10 @@ class Nest:
         The outermost loop.
     name : str
         Name of the outer block.
-    outer, inner : tuple of (Var, Expr)
-        Variables of the two blocks, and their extents. Those of `inner` may depend on the outer variables.
+    variables : tuple of (Var, Expr)
+        Variables of all blocks, the outermost first, and their extents, which may depend on those before.
     kinds : str
-        A letter for each variable of `inner`: S spatial, R reduced.
+        A letter for each variable: S spatial, R reduced.
     factors : tuple of Factor
         What is multiplied.
     conditions : tuple of Expr
@@ -64,8 +64,7 @@ class Nest:
 
     loop: tirx.For
     name: str
-    outer: tuple[tuple[Var, Expr], ...]
-    inner: tuple[tuple[Var, Expr], ...]
+    variables: tuple[tuple[Var, Expr], ...]
     kinds: str
     factors: tuple[Factor, ...]
     conditions: tuple[Expr, ...]
@@ -76,13 +75,13 @@ class Nest:
     @property
     def expressions(self) -> list[Expr]:
         """All expressions of the nest that load something."""
-        extents = [extent for _, extent in (*self.outer, *self.inner)]
+        extents = [extent for _, extent in self.variables]
         loads = [expr for factor in self.factors for expr in (factor.load, *factor.conditions)]
         return [*extents, *loads, *self.conditions, self.index, self.init]
 
 
 def read_nest(sch: s_tir.Schedule, blocks: Sequence[s_tir.schedule.SBlockRV]) -> Nest | None:
-    """Return what two nested blocks compute, or None where it is no sum of products.
+    """Return what nested blocks compute, or None where it is no sum of products.
 
     Parameters
     ----------
@@ -91,9 +90,9 @@ def read_nest(sch: s_tir.Schedule, blocks: Sequence[s_tir.schedule.SBlockRV]) ->
     blocks : sequence of SBlockRV
         The blocks of an iteration, the outer one first.
     """
-    if len(blocks) != 2:
+    if len(blocks) < 2:
         return None
-    around, within = (sch.get(block) for block in blocks)
+    *around, within = (sch.get(block) for block in blocks)
     nest = sch.get(sch.get_loops(blocks[0])[0])
     if within.init is None or not all(_binds_loops(sch, nest, block) for block in blocks):
         return None
@@ -102,12 +101,12 @@ def read_nest(sch: s_tir.Schedule, blocks: Sequence[s_tir.schedule.SBlockRV]) ->
     factors = _factors(store) if store is not None else None
     if factors is None or init is None or len(store.indices) != 1:
         return None
+    iter_vars = [iter_var for block in (*around, within) for iter_var in block.iter_vars]
     return Nest(
         nest,
-        around.name_hint,
-        _variables(around),
-        _variables(within),
-        "".join("S" if iv.iter_type == tirx.IterVar.DataPar else "R" for iv in within.iter_vars),
+        around[0].name_hint,
+        tuple((iv.var, iv.dom.extent) for iv in iter_vars),
+        "".join("S" if iv.iter_type == tirx.IterVar.DataPar else "R" for iv in iter_vars),
         factors,
         conditions,
         store.buffer,
@@ -153,18 +152,14 @@ def _in_type(value: Expr | int, dtype: str) -> Expr:
     return value if str(value.ty.dtype) == dtype else tirx.Cast(dtype, value)
 
 
-def _without_names(expr: Expr, block: s_tir.SBlock) -> Expr:
-    """Return an expression that loads from buffers themselves, not by other names that a block has."""
-    names = {match.buffer: match.source.source for match in block.match_buffers}
+def _without_names(expr: Expr, blocks: Sequence[s_tir.SBlock]) -> Expr:
+    """Return an expression that loads from buffers themselves, not by other names that blocks have."""
+    names = {match.buffer: match.source.source for block in blocks for match in block.match_buffers}
 
     def load(node: TensorLoad, _mutator) -> Expr:
         return tirx.BufferLoad(names.get(node.source, node.source), node.indices)
 
     return tvm_ffi.structural_mutate(expr, [(TensorLoad, load)]) if names else expr
-
-
-def _variables(block: s_tir.SBlock) -> tuple[tuple[Var, Expr], ...]:
-    return tuple((iter_var.var, iter_var.dom.extent) for iter_var in block.iter_vars)
 
 
 def _binds_loops(sch: s_tir.Schedule, nest: tirx.For, block: s_tir.schedule.SBlockRV) -> bool:

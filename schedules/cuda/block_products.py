@@ -59,9 +59,9 @@ class BlockProduct:
     @staticmethod
     def of(nest: Nest | None) -> BlockProduct | None:
         """Return the product that a nest computes, or None where it is no such."""
-        if nest is None or nest.kinds != "RRSS" or len(nest.factors) != 2:
+        if nest is None or nest.kinds.lstrip("S") != "RRSS" or len(nest.factors) != 2:
             return None
-        (block, count), (column, columns), (row, rows), (feature, features) = nest.inner
+        *_, (block, count), (column, columns), (row, rows), (feature, features) = nest.variables
         values, dense = nest.factors
         if uses(values.load, feature):
             values, dense = dense, values
@@ -90,9 +90,43 @@ class BlockProduct:
         )
 
     @property
+    def outer(self) -> tuple[tuple[Var, Expr], ...]:
+        """Variables that the row of blocks determines, and their extents."""
+        return self.nest.variables[:-4]
+
+    @property
     def dtype(self) -> str:
-        """Of the operands, where it is the same for both."""
+        """Of the dense operand."""
         return str(self.dense.buffer.ty.dtype)
+
+    @property
+    def has_one_dtype(self) -> bool:
+        """Whether both operands have the same dtype."""
+        return str(self.values.buffer.ty.dtype) == self.dtype
+
+    @property
+    def sum_dtype(self) -> str:
+        """In which the program adds up."""
+        return str(self.nest.init.ty.dtype)
+
+    @property
+    def strips(self) -> Expr:
+        """Number of rows of blocks, int32: there are no more thread blocks."""
+        total = cast(1, "int32")
+        for _, extent in self.outer:
+            total = total * cast(extent, "int32")
+        return total
+
+    def padding_tests(self, value: Expr) -> list[Expr]:
+        """Return the conditions on a value that tell entries from padding."""
+
+        def load(node: TensorLoad, mutator) -> Expr:
+            if node.source.same_as(self.values.buffer):
+                return value
+            return mutator.default_mutate(node)
+
+        tests = [test for test in self.nest.conditions if uses(test, self.values.buffer)]
+        return [tvm_ffi.structural_mutate(test, [(TensorLoad, load)]) for test in tests]
 
     @property
     def known_features(self) -> int | None:
@@ -101,20 +135,20 @@ class BlockProduct:
 
 
 class Outside:
-    """Values for the outer variables of a nest; what they alone determine is loaded once.
+    """Values for the outer variables of a product; what they alone determine is loaded once.
 
     Parameters
     ----------
-    nest : Nest
-        The nest.
+    product : BlockProduct
+        The product.
     place : Expr
-        Number of the instance of the outer block, int32.
+        Number of the row of blocks, int32.
     """
 
-    def __init__(self, nest: Nest, place: Expr) -> None:
+    def __init__(self, product: BlockProduct, place: Expr) -> None:
         self._values: dict[Var, Expr] = {}
-        for number, (var, extent) in enumerate(nest.outer):
-            inner = [size for _, size in nest.outer[number + 1 :]]
+        for number, (var, extent) in enumerate(product.outer):
+            inner = [size for _, size in product.outer[number + 1 :]]
             value = place
             for size in inner:
                 value = tirx.truncdiv(value, cast(size, "int32"))
@@ -123,8 +157,8 @@ class Outside:
             dtype = str(var.ty.dtype)
             self._values[var] = bind(var.name, cast(value, dtype))
         self._loads: list[tuple[TensorLoad, Var]] = []
-        within = {var for var, _ in nest.inner}
-        for expr in nest.expressions:
+        within = {var for var, _ in product.nest.variables[-4:]}
+        for expr in product.nest.expressions:
             self._load(expr, within)
 
     def at(self, expr: Expr, values: Mapping[Var, Expr | int] | None = None) -> Expr:

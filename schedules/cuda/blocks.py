@@ -20,7 +20,8 @@ from tvm.tirx.script import builder as T
 from ..cpu.part_blocks import blocks_of
 from .block_nests import buffers_loaded, read_nest
 from .block_products import BlockProduct, Outside, Steps
-from .block_tiles import BlockTile
+from .block_rows import rows_program
+from .block_tiles import BlockTile, BlockRowsTile
 from .results import bind_others, round_at_once
 from .staging import (
     Threads,
@@ -43,31 +44,92 @@ from .staging import (
 from .tensor_cores import WarpProduct, fragment_shape
 from .warp_sums import WarpSums
 
-__all__ = ["schedule"]
+__all__ = ["schedule", "schedule_part"]
 
 
 def schedule(
     sch: s_tir.Schedule,
     parts: Sequence[str],
     *,
-    tile: BlockTile | None = None,
+    tile: BlockTile | BlockRowsTile | None = None,
     target: Target | str | dict | None = None,
     name: str = "spmm",
     groups: Mapping[str, str] | None = None,
 ) -> None:
+    """Schedule the parts of a decomposed SpMM, and what surrounds them.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        Holds the iterations ``name_part``, and ``name_init`` where there is one.
+    parts : sequence of str
+        Names of the parts.
+    tile : BlockTile or BlockRowsTile, optional
+        The tile, of tensor cores or of CUDA cores. Tensor cores round float32 to tf32 (10 bits of mantissa),
+        so that they are taken for it only if asked for. By default blocks of eight rows or more are
+        multiplied by tensor cores in half precision, others by CUDA cores.
+    target : tvm.target.Target, str, dict or None
+        Not looked at.
+    name : str
+        Name of the iteration that was decomposed.
+    groups : dict of str to str, optional
+        Not looked at: each part is a kernel.
+
+    Raises
+    ------
+    ValueError
+        If a part has no blocks of entries.
+    """
     del target, groups
     for part in parts:
-        nest = read_nest(sch, blocks_of(sch, f"{name}_{part}"))
-        if len(parts) == 1:
-            nest = round_at_once(sch, nest)
-        product = BlockProduct.of(nest)
-        chosen = tile or BlockTile.default(
-            (product.rows, product.columns), product.known_features, product.dtype
-        )
-        program = _TileProgram(product, chosen)
-        sch.state.replace(sch.get_sref(product.nest.loop), program.build(), {})
-        program.sums.tensorize(sch)
+        schedule_part(sch, f"{name}_{part}", tile=tile, alone=len(parts) == 1)
     bind_others(sch, [f"{name}_{part}" for part in parts])
+
+
+def schedule_part(
+    sch: s_tir.Schedule,
+    iteration: str,
+    *,
+    tile: BlockTile | BlockRowsTile | None = None,
+    alone: bool = False,
+) -> None:
+    """Schedule one part.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        The schedule.
+    iteration : str
+        Name of its iteration.
+    tile : BlockTile or BlockRowsTile, optional
+        As in :func:`schedule`.
+    alone : bool
+        Whether no other part adds to the result, so that sums may be rounded at once.
+
+    Raises
+    ------
+    ValueError
+        If it has no blocks of entries, or not those that the tile is for.
+    """
+    nest = read_nest(sch, blocks_of(sch, iteration))
+    product = BlockProduct.of(round_at_once(sch, nest) if nest is not None and alone else nest)
+    if product is None:
+        raise ValueError(f"iteration {iteration}: expected blocks of entries and dense features")
+    chosen = tile or _default_tile(product)
+    if isinstance(chosen, BlockRowsTile):
+        sch.state.replace(sch.get_sref(product.nest.loop), rows_program(product, chosen), {})
+        return
+    program = _TileProgram(product, chosen)
+    sch.state.replace(sch.get_sref(product.nest.loop), program.build(), {})
+    program.sums.tensorize(sch)
+
+
+def _default_tile(product: BlockProduct) -> BlockTile | BlockRowsTile:
+    block, features = (product.rows, product.columns), product.known_features
+    halves = product.dtype in ("float16", "bfloat16") and product.sum_dtype == "float32"
+    if halves and product.has_one_dtype and product.rows >= 8:
+        return BlockTile.default(block, features, product.dtype)
+    return BlockRowsTile.default(block, features, product.dtype)
 
 
 class _TileProgram:
@@ -91,12 +153,9 @@ class _TileProgram:
     def build(self) -> tirx.For:
         """Return the loop that takes the place of the product's."""
         product, tile = self.product, self.tile
-        strips = cast(1, "int32")
-        for _, extent in product.nest.outer:
-            strips = strips * cast(extent, "int32")
-        self._strips, self._row_tiles = strips, -(-product.rows // tile.rows)
+        self._strips, self._row_tiles = product.strips, -(-product.rows // tile.rows)
         feature_tiles = tirx.ceildiv(cast(product.features, "int64"), cast(tile.features, "int64"))
-        total = cast(strips, "int64") * self._row_tiles * feature_tiles
+        total = cast(self._strips, "int64") * self._row_tiles * feature_tiles
         return kernel(product.nest.name, total, tile.warps, self._body)
 
     def _body(self, where: Var, warp: Var, lane: Var) -> None:
@@ -135,7 +194,7 @@ class _TileProgram:
         self._first_row = tirx.truncmod(rest, self._row_tiles) * tile.rows
         feature_tile = cast(tirx.truncdiv(rest, self._row_tiles), "int64")
         self._first_feature = bind("first_feature", feature_tile * tile.features)
-        self._outside = Outside(product.nest, strip)
+        self._outside = Outside(product, strip)
         self._features = cast(product.features, "int64")
         count = bind("count", self._outside.at(product.count))
         self._steps = Steps(product, tile.depth, count)

@@ -17,7 +17,7 @@ from tvm.tirx.script import builder as T
 
 from ..cpu.part_blocks import blocks_of
 from .block_nests import Factor, Nest, at, buffers_loaded, read_nest, stride, uses
-from .block_tiles import DotTile
+from .block_tiles import DotBlockTile
 from .results import bind_others, round_at_once
 from .staging import (
     Threads,
@@ -47,7 +47,7 @@ def schedule(
     sch: s_tir.Schedule,
     parts: Sequence[str],
     *,
-    tile: DotTile | None = None,
+    tile: DotBlockTile | None = None,
     target: Target | str | dict | None = None,
     name: str = "sddmm",
     groups: Mapping[str, str] | None = None,
@@ -60,8 +60,8 @@ def schedule(
         Holds the iterations ``name_part``, features reduced.
     parts : sequence of str
         Names of the parts.
-    tile : DotTile, optional
-        The tile; :meth:`DotTile.default` for each part unless given.
+    tile : DotBlockTile, optional
+        The tile; :meth:`DotBlockTile.default` for each part unless given.
     target : tvm.target.Target, str, dict or None
         Not looked at.
     name : str
@@ -82,7 +82,7 @@ def schedule(
         dots = BlockDots.of(nest)
         if dots is None:
             raise ValueError(f"part {part}: expected blocks of entries under row pointers")
-        chosen = tile or DotTile.default((dots.rows, dots.columns), dots.dtype)
+        chosen = tile or DotBlockTile.default((dots.rows, dots.columns), dots.dtype)
         program = _TileProgram(dots, chosen)
         sch.state.replace(sch.get_sref(dots.nest.loop), program.build(), {})
         program.sums.tensorize(sch)
@@ -127,9 +127,9 @@ class BlockDots:
     @staticmethod
     def of(nest: Nest | None) -> BlockDots | None:
         """Return what a nest computes, or None where it is no such."""
-        if nest is None or nest.kinds != "SRSS" or len(nest.factors) not in (2, 3):
+        if nest is None or nest.kinds[-4:] != "SRSS" or len(nest.factors) not in (2, 3):
             return None
-        (block, count), (feature, features), (row, rows), (column, columns) = nest.inner
+        *_, (block, count), (feature, features), (row, rows), (column, columns) = nest.variables
         dense = [factor for factor in nest.factors if uses(factor.load, feature)]
         scale = tuple(factor for factor in nest.factors if not uses(factor.load, feature))
         sizes = isinstance(columns, tirx.IntImm) and isinstance(rows, tirx.IntImm)
@@ -170,8 +170,10 @@ class BlockDots:
 
 def _pointers(nest: Nest, count: Expr) -> Var | None:
     """Return the row pointers that a number of blocks is a difference of."""
-    (row, _), *others = nest.outer
-    if any(not (isinstance(extent, tirx.IntImm) and int(extent) == 1) for _, extent in others):
+    (row, _), *others = nest.variables[:-4]
+    if "R" in nest.kinds[:-4] or any(
+        not (isinstance(extent, tirx.IntImm) and int(extent) == 1) for _, extent in others
+    ):
         return None
     if not isinstance(count, tirx.Sub) or not all(
         isinstance(x, TensorLoad) for x in (count.a, count.b)
@@ -185,7 +187,7 @@ def _pointers(nest: Nest, count: Expr) -> Var | None:
 class _TileProgram:
     """The tile program of dot products; its methods emit one phase each."""
 
-    def __init__(self, dots: BlockDots, tile: DotTile) -> None:
+    def __init__(self, dots: BlockDots, tile: DotBlockTile) -> None:
         self.dots, self.tile = dots, tile
         shape = WarpProduct(16, 16, dots.dtype).shape
         self._rows, self._columns = (
@@ -236,8 +238,9 @@ class _TileProgram:
         self._c = allocate(
             "c_staged", (tile.blocks * self._rows, self._columns), "float32", "shared.dyn"
         )
-        index = str(dots.nest.outer[0][0].ty.dtype)
+        index = str(dots.nest.variables[0][0].ty.dtype)
         self._row_of = allocate("row_of", (tile.blocks,), index, "shared")
+        self._row = allocate("row", (1,), index, "local")
         self._low = allocate("low", (1,), index, "local")
         self._high = allocate("high", (1,), index, "local")
         self.sums.allocate()
@@ -247,7 +250,7 @@ class _TileProgram:
     def _find_rows(self) -> None:
         """Look up the row of every block by bisection."""
         index = str(self._low.ty.dtype)
-        rows = cast(self.dots.nest.outer[0][1], index)
+        rows = cast(self.dots.nest.variables[0][1], index)
         low, high = (tirx.BufferLoad(buffer, [0]) for buffer in (self._low, self._high))
 
         def look_up(number: Expr) -> None:
@@ -273,11 +276,12 @@ class _TileProgram:
         return tirx.min(self._first_block + cast(number, "int64"), last)
 
     def _places(self, number: Expr) -> dict[Var, Expr]:
-        """Values of the variables that a stored block determines."""
+        """Look up what a stored block determines of the variables."""
         nest = self.dots.nest
-        (row, _), *others = nest.outer
+        (row, _), *others = nest.variables[:-4]
         places: dict[Var, Expr] = {var: cast(0, str(var.ty.dtype)) for var, _ in others}
-        places[row] = tirx.BufferLoad(self._row_of, [number])
+        T.buffer_store(self._row, tirx.BufferLoad(self._row_of, [number]), [0])
+        places[row] = tirx.BufferLoad(self._row, [0])
         begin = tirx.BufferLoad(self.dots.pointers, [places[row]])
         places[self.dots.block] = self._position(number) - cast(begin, "int64")
         return places
@@ -382,7 +386,6 @@ class _TileProgram:
         def write(piece: Expr) -> None:
             number, within = tirx.truncdiv(piece, size), tirx.truncmod(piece, size) * lanes
             row, column = tirx.truncdiv(within, dots.columns), tirx.truncmod(within, dots.columns)
-            places = {**self._places(number), dots.row: row}
 
             def total(lane: Expr) -> Expr:
                 here = {**places, dots.column: column + lane}
@@ -395,6 +398,7 @@ class _TileProgram:
                 return tirx.if_then_else(everything(tests), value, init) if tests else value
 
             with when(self._first_block + cast(number, "int64") < self._total):
+                places = {**self._places(number), dots.row: row}
                 index = at(nest.index, {**places, dots.column: column})
                 frame = T.vectorized(lanes) if lanes > 1 else T.serial(1)
                 if dots.scale:
