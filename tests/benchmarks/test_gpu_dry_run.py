@@ -20,7 +20,7 @@ def test_the_kit_packs_and_its_script_runs_with_every_operator(tmp_path):
     cases = default_kernels(_ON_ROWS, [32], ["float32"], ["int32"])
     cases += default_kernels(_ON_BLOCKS, [64], ["float16"], ["int32"])
     cases += default_kernels(["bsr_spmm"], [64], ["float32"], ["int32"])
-    cases = [case for case in cases if case.variant not in ("bsr32", "bsr64")]
+    cases = [case for case in cases if not case.variant.startswith(("bsr32", "bsr64"))]
     cases += [case for case in tile_grid(["spmv"]) if case.tile][:1]
     results = dry_run(tmp_path / "kit", cases, emulated)
     assert folder_bytes(tmp_path / "kit") < LIMIT / 2
