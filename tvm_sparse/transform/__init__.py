@@ -2,6 +2,7 @@
 
 from .align_vectors import AlignVectors
 from .balance import BalanceRows, Grain
+from .check_alignment import CheckAlignment
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
 from .full_blocks import SkipPaddingTests
@@ -35,6 +36,7 @@ __all__ = [
     "AcceptNaturalArguments",
     "AlignVectors",
     "BalanceRows",
+    "CheckAlignment",
     "CheckLaunches",
     "DropEmptyLoops",
     "FitStack",

@@ -15,6 +15,7 @@ from ..errors import SparseProgramError
 from ._access import variables_of
 from .align_vectors import AlignVectors
 from .balance import BalanceRows
+from .check_alignment import CheckAlignment
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
 from .full_blocks import SkipPaddingTests
@@ -217,6 +218,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         functions.append(s_tir.transform.InjectPTXAsyncCopy())
     functions += [
         s_tir.transform.MergeSharedMemoryAllocations(),
+        CheckAlignment(),
         tirx.transform.SplitHostDevice(),
         CheckLaunches(),
         tirx.transform.MakePackedAPI(),
