@@ -8,6 +8,7 @@ the place of the loops of lowered parts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+
 from tvm import s_tir, tirx
 from tvm.ir import Expr, Var
 from tvm.target import Target
