@@ -30,7 +30,7 @@ setup(
         "xgboost",
     ],
     extras_require={
-        "test": ["hypothesis", "ml_dtypes", "pytest", "pytest-timeout", "ruff"],
+        "test": ["hypothesis", "ml_dtypes", "pytest", "pytest-timeout", "pytest-xdist", "ruff"],
         "bench": ["mkl", "numba", "threadpoolctl"],
         # The compiler of CUDA code, its headers, what joins code for several architectures, and the
         # runtime, of the version that TVM's own is linked with.
