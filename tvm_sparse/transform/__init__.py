@@ -8,6 +8,7 @@ from .fit_stack import FitStack
 from .full_blocks import SkipPaddingTests
 from .fuse_followers import FuseFollowers
 from .guard_loads import GuardLoads
+from .hoist_bases import HoistBases
 from .hoist_index_loads import HoistIndexLoads
 from .hold_tile import HoldTile
 from .horizontal_fusion import FuseRowLoops, MergeOuterLoops
@@ -27,6 +28,7 @@ from .shuffle_masks import NameShuffleMasks
 from .split_rows import SplitRows
 from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
+from .unswitch_bounds import UnswitchBounds
 from .vector_tail import PeelVectorTail
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "FuseRowLoops",
     "Grain",
     "GuardLoads",
+    "HoistBases",
     "HoistIndexLoads",
     "HoistReductionInit",
     "HoldTile",
@@ -60,5 +63,6 @@ __all__ = [
     "SplitRows",
     "StackLocals",
     "SumLanes",
+    "UnswitchBounds",
     "tvm_sparse_pipeline",
 ]

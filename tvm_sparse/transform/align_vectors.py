@@ -18,6 +18,7 @@ __all__ = ["AlignVectors", "vector_bytes"]
 #: Bytes of the widest load or store.
 _MOST_BYTES = 16
 _SCOPES = ("local", "shared")
+_ALIGNMENT = "buffer_data_alignment"
 
 
 def AlignVectors() -> tvm.transform.Pass:
@@ -64,9 +65,20 @@ def AlignVectors() -> tvm.transform.Pass:
                 )
 
         tvm_ffi.structural_walk(func.body, (tirx.AllocBuffer, note))
-        return func.with_body(renamed(func.body, aligned)) if aligned else func
+        if not aligned:
+            return func
+        body = renamed(func.body, aligned)
+        return func.with_body(tvm_ffi.structural_map(body, (tirx.AllocBuffer, _noted)))
 
     return tirx.transform.prim_func_pass(transform, opt_level=0, name="tvm_sparse.AlignVectors")
+
+
+def _noted(stmt: tirx.AllocBuffer) -> tirx.AllocBuffer:
+    """Note the alignment where code generation looks for it first."""
+    if _ALIGNMENT not in stmt.annotations:
+        return stmt
+    alignment = max(int(stmt.annotations[_ALIGNMENT]), int(stmt.buffer.ty.data_alignment))
+    return tirx.AllocBuffer(stmt.buffer, {**stmt.annotations, _ALIGNMENT: alignment}, stmt.span)
 
 
 def vector_bytes(body: tirx.Stmt) -> dict[Var, int]:
