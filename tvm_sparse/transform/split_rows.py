@@ -216,7 +216,7 @@ class _Split:
         )
 
     def _begun(self, stmt: tirx.Stmt, whole: Expr) -> tirx.Stmt:
-        """Let the sums of part of a row begin with nothing: what they add to is added once, to all parts."""
+        """Let sums of part of a row begin with nothing: what they add to is added once, to all parts."""
         stored: list[tirx.BufferStore] = []
         tvm_ffi.structural_walk(stmt, (tirx.BufferStore, stored.append))
         if not any(store.buffer in self.sums and _loads(store.value) for store in stored):
