@@ -66,8 +66,9 @@ def tile_row(sch: s_tir.Schedule, block: Block, tile: RowTile) -> None:
     block : SBlockRV
         The block inside the loops over entries (reductions) and features, in this order.
     tile : RowTile
-        The tile.
+        The tile; what lies beyond a row is left out.
     """
+    tile = tile.within(feature_width(sch, sch.get_loops(block)[-1]))
     # 1. Registers: sums, what becomes of them, and gathered values.
     held = lambda k: ((k % tile.width) // (tile.lanes * tile.vector), k % tile.vector)  # noqa: E731
     computed = [block, *sch.get_consumers(block)]
