@@ -76,10 +76,18 @@ def test_variants_that_tuning_chooses_from():
             check(kernel, MATRICES[name], 136, "float16")
 
 
-@pytest.mark.parametrize("dtype", ["float64", "int8", "int32"])
-def test_other_types(dtype):
-    out = "int32" if dtype == "int8" else dtype
-    kernel = emulated(kernel_of(spmm, spmm.program(dtype), 24))
+@pytest.mark.parametrize(
+    "dtype, out",
+    [
+        ("float64",) * 2,
+        ("int32",) * 2,
+        ("int8", "int32"),
+        ("float16", "float32"),
+        ("bfloat16", "float32"),
+    ],
+)
+def test_other_types(dtype, out):
+    kernel = emulated(kernel_of(spmm, spmm.program(dtype, out_dtype=out), 24))
     matrix = power_law(60, 50)
     matrix.data = np.round(3 * matrix.data)
     a, b = stored(matrix, dtype), random_values((50, 24), dtype)

@@ -7,7 +7,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.script import tirx as T
 
-from tests.cuda.emulation import emulated
+from tests.cuda.emulation import emulated, running_last
 from tvm_sparse import SparseProgramError
 from tvm_sparse.transform import CheckLaunches, pipeline
 
@@ -58,6 +58,28 @@ def test_extents_are_checked_in_64_bits():
     (most,) = [condition for text, condition in texts.items() if "65535 blocks along y" in text]
     assert str(most).count("int64") >= 2  # m and n are widened before they are multiplied
     assert any("products fit 32 bits" in text for text in texts)
+
+
+@T.prim_func(s_tir=True)
+def in_blocks(x: T.handle, m: T.int32):
+    X = T.match_buffer(x, (m,), "int8")
+    for block in T.thread_binding((m + 255) // 256, thread="blockIdx.x"):
+        for thread in T.thread_binding(256, thread="threadIdx.x"):
+            with T.sblock("one"):
+                vi = T.axis.spatial(m, block * 256 + thread)
+                T.where(block * 256 + thread < m)
+                X[vi] = T.int8(1)
+
+
+def test_a_size_that_overflows_when_it_is_rounded_up_to_blocks_is_no_empty_grid():
+    kernel = emulated(in_blocks)
+    most = 2**31 - 1 - 255
+    x = np.zeros(most + 1, "i1")  # memory is taken where it is touched
+    with running_last(1):
+        kernel(x[:most], most)
+        assert x[most - 257 :].tolist() == [0, *[1] * 256, 0]
+        with pytest.raises(ValueError, match="sums and products fit 32 bits"):
+            kernel(x, most + 1)
 
 
 @pytest.fixture(scope="module")

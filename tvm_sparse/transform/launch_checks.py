@@ -25,6 +25,7 @@ _MOST_BLOCKS = {"blockIdx.x": 2**31 - 1, "blockIdx.y": 65535, "blockIdx.z": 6553
 #: Most threads of a block along each axis, and together.
 _MOST_THREADS = {"threadIdx.x": 1024, "threadIdx.y": 1024, "threadIdx.z": 64}
 _THREADS_OF_A_BLOCK = 1024
+_MOST_NARROW = 2**31 - 1
 
 _OPERATIONS = {
     tirx.Add: operator.add,
@@ -149,11 +150,27 @@ def _conditions(
         found.append(
             (total <= _THREADS_OF_A_BLOCK, f"at most {_THREADS_OF_A_BLOCK} threads a block")
         )
-    for tag, extent in extents.items():
-        if dtype_of(extent) != "int64":
-            narrow = _unbound(extent, bound).astype("int64")
-            found.append((narrow == wide[tag], "sizes whose products fit 32 bits"))
+    for extent in extents.values():
+        for step in _narrow_steps(_unbound(extent, bound)):
+            found.append(
+                (_widened(step, bound) <= _MOST_NARROW, "sizes whose sums and products fit 32 bits")
+            )
     return [stmt for condition, what in found for stmt in _assertion(label, condition, what)]
+
+
+def _narrow_steps(extent: Expr) -> list[Expr]:
+    """Sums and products on the way to an extent that are computed in 32 bits.
+
+    TVM takes it that they fit, and would simplify a comparison with the same in 64 bits away.
+    """
+    found: list[Expr] = []
+
+    def note(step: Expr) -> None:
+        if dtype_of(step) == "int32":
+            found.append(step)
+
+    tvm_ffi.structural_walk(extent, [(tirx.Add, note), (tirx.Mul, note)])
+    return found
 
 
 def _assertion(label: str, condition: Expr, expected: str) -> list[tirx.Stmt]:
