@@ -61,11 +61,10 @@ class _RowsProgram:
         width = cast(WARP * tile.lanes, "int64")
         feature_tiles = tirx.ceildiv(cast(product.features, "int64"), width)
         total = strip_tiles * self._row_tiles * feature_tiles
-        return kernel(product.nest.name, total, tile.warps, self._body)
+        return kernel(product.nest.name, total, tile.warps, self._allocate, self._body)
 
     def _body(self, where: Var, warp: Var, lane: Var) -> None:
         product, tile = self.product, self.tile
-        self._allocate()
         strip_tiles = tirx.ceildiv(self._strips, tile.warps)
         number = cast(where, "int32")
         strip = bind("strip", tirx.truncmod(number, strip_tiles) * tile.warps + warp)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from tvm import DataType
 
-from .tensor_cores import fragment_shape
+from .tensor_cores import WARP, fragment_shape
 
-__all__ = ["BlockTile", "DotBlockTile", "BlockRowsTile"]
+__all__ = ["BlockRowsTile", "BlockTile", "DotBlockTile", "arrange_warps", "round_up", "thread_tile"]
 
 #: Features of a tile where their number is symbolic.
 _FEATURES = 64
@@ -40,6 +40,11 @@ class BlockTile:
         Buffers in shared memory, two or more: all but one are filled while one is multiplied.
     async_copy : bool
         Copy to shared memory without registers in between (``cp.async``).
+
+    Raises
+    ------
+    ValueError
+        If a size is not positive.
     """
 
     rows: int
@@ -48,6 +53,10 @@ class BlockTile:
     warps: int
     stages: int = 3
     async_copy: bool = True
+
+    def __post_init__(self) -> None:
+        _check_sizes(self, "rows", "features", "depth", "warps")
+        _check_stages(self.stages)
 
     @staticmethod
     def default(
@@ -71,11 +80,13 @@ class BlockTile:
         BlockTile(rows=16, features=128, depth=32, warps=4, stages=3, async_copy=True)
         """
         shape = fragment_shape(dtype, block[0])
-        rows = min(_round_up(block[0], shape.rows), _MOST_ROWS)
+        rows = min(round_up(block[0], shape.rows), _MOST_ROWS)
         wanted = _FEATURES if features is None else min(_power_of_two(features), _MOST_FEATURES)
         wide = max(wanted, shape.columns)
-        fragments = (rows // shape.rows) * (wide // shape.columns)
-        warps = max(1, min(_MOST_WARPS, fragments // 2))
+        counts = rows // shape.rows, wide // shape.columns
+        warps = max(1, min(_MOST_WARPS, counts[0] * counts[1] // 2))
+        while arrange_warps(warps, *counts) is None:
+            warps -= 1
         depth = max(shape.depth, _DEPTH_BYTES // _bytes(dtype))
         return BlockTile(rows, wide, depth, warps)
 
@@ -92,11 +103,19 @@ class BlockRowsTile:
         Features of each thread, loaded together.
     warps : int
         Warps of a thread block; each has rows of its own.
+
+    Raises
+    ------
+    ValueError
+        If a size is not positive.
     """
 
     rows: int
     lanes: int
     warps: int = 4
+
+    def __post_init__(self) -> None:
+        _check_sizes(self, "rows", "lanes", "warps")
 
     @staticmethod
     def default(
@@ -132,26 +151,45 @@ class DotBlockTile:
 
     Parameters
     ----------
-    blocks : int
-        Stored blocks.
+    rows, columns : int
+        A part of a stored block, or all of it and what makes it fit to fragments of tensor cores.
+    parts : int
+        Parts of a thread block, neighbours.
     depth : int
         Features that are staged in shared memory together.
     warps : int
-        Warps, a multiple of `blocks`; they share the columns of a block first, then the rows.
+        Warps, a multiple of `parts`; they share the columns of a part first, then the rows.
     stages : int
         Buffers in shared memory, two or more.
     async_copy : bool
         Copy to shared memory without registers in between.
+    tensor_cores : bool
+        Multiply on tensor cores, which round float32 to tf32; otherwise on CUDA cores, where each thread
+        computes up to four rows and columns of a part, and threads must be enough for all parts.
+
+    Raises
+    ------
+    ValueError
+        If a size is not positive.
     """
 
-    blocks: int
+    rows: int
+    columns: int
+    parts: int
     depth: int
     warps: int
     stages: int = 3
     async_copy: bool = True
+    tensor_cores: bool = True
+
+    def __post_init__(self) -> None:
+        _check_sizes(self, "rows", "columns", "parts", "depth", "warps")
+        _check_stages(self.stages)
 
     @staticmethod
-    def default(block: tuple[int, int], dtype: str = "float16") -> DotBlockTile:
+    def default(
+        block: tuple[int, int], dtype: str = "float16", tensor_cores: bool = True
+    ) -> DotBlockTile:
         """Return the tile for blocks of a size.
 
         Parameters
@@ -160,19 +198,66 @@ class DotBlockTile:
             Rows and columns of a block of entries.
         dtype : str
             Of the operands.
+        tensor_cores : bool
+            Whether tensor cores multiply.
 
         Examples
         --------
         >>> from tvm_sparse.schedules.cuda.block_tiles import DotBlockTile
-        >>> DotBlockTile.default((16, 16)), DotBlockTile.default((64, 64)).blocks
-        (DotBlockTile(blocks=4, depth=32, warps=4, stages=3, async_copy=True), 1)
+        >>> DotBlockTile.default((16, 16))
+        DotBlockTile(rows=16, columns=16, parts=4, depth=32, warps=4, stages=3, async_copy=True, \
+tensor_cores=True)
         """
+        depth = max(1, _DEPTH_BYTES // _bytes(dtype))
+        if not tensor_cores:
+            sizes = [min(round_up(size, thread_tile(size)), _MOST_ROWS) for size in block]
+            threads = (sizes[0] // thread_tile(sizes[0])) * (sizes[1] // thread_tile(sizes[1]))
+            warps = -(-threads // WARP)
+            return DotBlockTile(*sizes, warps * WARP // threads, depth, warps, tensor_cores=False)
         shape = fragment_shape(dtype, 16)
-        fragments = -(-block[0] // shape.rows) * -(-block[1] // shape.columns)
-        each = max(1, min(_MOST_WARPS, fragments // 2))
-        each = 1 << (each.bit_length() - 1)
-        depth = max(shape.depth, _DEPTH_BYTES // _bytes(dtype))
-        return DotBlockTile(_MOST_WARPS // each, depth, _MOST_WARPS)
+        rows = min(round_up(block[0], shape.rows), _MOST_ROWS)
+        columns = min(round_up(block[1], shape.columns), _MOST_ROWS)
+        counts = rows // shape.rows, columns // shape.columns
+        each = max(1, min(_MOST_WARPS, counts[0] * counts[1] // 2))
+        while _MOST_WARPS % each or arrange_warps(each, *counts) is None:
+            each -= 1
+        return DotBlockTile(
+            rows, columns, _MOST_WARPS // each, max(shape.depth, depth), _MOST_WARPS
+        )
+
+
+def arrange_warps(warps: int, down: int, across: int) -> tuple[int, int] | None:
+    """Return how many warps share the rows and the columns of a tile, None where they cannot.
+
+    Parameters
+    ----------
+    warps : int
+        Their number.
+    down, across : int
+        Fragments of the tile.
+
+    Examples
+    --------
+    >>> from tvm_sparse.schedules.cuda.block_tiles import arrange_warps
+    >>> arrange_warps(4, 2, 2), arrange_warps(4, 3, 4), arrange_warps(4, 3, 2)
+    ((2, 2), (1, 4), None)
+    """
+    for abreast in range(min(warps, across), 0, -1):
+        if warps % abreast == 0 and across % abreast == 0 and down % (warps // abreast) == 0:
+            return warps // abreast, abreast
+    return None
+
+
+def _check_sizes(tile: object, *names: str) -> None:
+    for name in names:
+        value = getattr(tile, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name}: expected a positive integer, found {value!r}")
+
+
+def _check_stages(stages: int) -> None:
+    if isinstance(stages, bool) or not isinstance(stages, int) or stages < 2:
+        raise ValueError(f"stages: expected two or more, found {stages!r}")
 
 
 def _power_of_two(number: int) -> int:
@@ -180,7 +265,13 @@ def _power_of_two(number: int) -> int:
     return 1 << max(0, number - 1).bit_length()
 
 
-def _round_up(number: int, multiple: int) -> int:
+def thread_tile(size: int) -> int:
+    """Return how many rows or columns of a block of a size a thread computes on CUDA cores."""
+    return min(4, _power_of_two(size))
+
+
+def round_up(number: int, multiple: int) -> int:
+    """Return the least multiple that is no less than a number."""
     return -(-number // multiple) * multiple
 
 

@@ -21,7 +21,7 @@ from ..cpu.part_blocks import blocks_of
 from .block_nests import buffers_loaded, read_nest
 from .block_products import BlockProduct, Outside, Steps
 from .block_rows import rows_program
-from .block_tiles import BlockTile, BlockRowsTile
+from .block_tiles import BlockRowsTile, BlockTile, arrange_warps
 from .results import bind_others, round_at_once
 from .staging import (
     Threads,
@@ -137,18 +137,17 @@ class _TileProgram:
 
     def __init__(self, product: BlockProduct, tile: BlockTile) -> None:
         self.product, self.tile = product, tile
-        self.across = min(tile.warps, tile.features // self._fragment.columns)
+        shape = fragment_shape(product.dtype, tile.rows)
+        down, self._abreast = arrange_warps(
+            tile.warps, tile.rows // shape.rows, tile.features // shape.columns
+        )
         self._warp = WarpProduct(
-            tile.rows * self.across // tile.warps,
-            tile.features // self.across,
+            tile.rows // down,
+            tile.features // self._abreast,
             product.dtype,
             a_by_columns=product.by_columns,
         )
         self.sums = WarpSums(self._warp)
-
-    @property
-    def _fragment(self):
-        return fragment_shape(self.product.dtype, self.tile.rows)
 
     def build(self) -> tirx.For:
         """Return the loop that takes the place of the product's."""
@@ -156,14 +155,13 @@ class _TileProgram:
         self._strips, self._row_tiles = product.strips, -(-product.rows // tile.rows)
         feature_tiles = tirx.ceildiv(cast(product.features, "int64"), cast(tile.features, "int64"))
         total = cast(self._strips, "int64") * self._row_tiles * feature_tiles
-        return kernel(product.nest.name, total, tile.warps, self._body)
+        return kernel(product.nest.name, total, tile.warps, self._allocate, self._body)
 
     def _body(self, where: Var, warp: Var, lane: Var) -> None:
-        self._allocate()
         self._place(where)
         self._threads = Threads(warp, lane, self.tile.warps)
-        self._warp_row = tirx.truncdiv(warp, self.across) * self._warp.rows
-        self._warp_column = tirx.truncmod(warp, self.across) * self._warp.columns
+        self._warp_row = tirx.truncdiv(warp, self._abreast) * self._warp.rows
+        self._warp_column = tirx.truncmod(warp, self._abreast) * self._warp.columns
         self.sums.fill()
         pipeline(self._steps.number, self.tile.stages, self._fetch, self._multiply)
         barrier()

@@ -8,16 +8,16 @@ the place of the loops of lowered parts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from tvm import s_tir, tirx
-from tvm.ir import Expr, TensorLoad, Var
+from tvm.ir import Expr, Var
 from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from ..cpu.part_blocks import blocks_of
-from .block_nests import Factor, Nest, at, buffers_loaded, read_nest, stride, uses
-from .block_tiles import DotBlockTile
+from .block_dots import BlockDots
+from .block_nests import Factor, at, buffers_loaded, read_nest
+from .block_tiles import DotBlockTile, arrange_warps, thread_tile
 from .results import bind_others, round_at_once
 from .staging import (
     Threads,
@@ -37,10 +37,10 @@ from .staging import (
     pipeline,
     when,
 )
-from .tensor_cores import WarpProduct
-from .warp_sums import WarpSums
+from .tensor_cores import WARP, WarpProduct, fragment_shape
+from .warp_sums import ThreadSums, WarpSums
 
-__all__ = ["BlockDots", "schedule"]
+__all__ = ["schedule"]
 
 
 def schedule(
@@ -82,106 +82,17 @@ def schedule(
         dots = BlockDots.of(nest)
         if dots is None:
             raise ValueError(f"part {part}: expected blocks of entries under row pointers")
-        chosen = tile or DotBlockTile.default((dots.rows, dots.columns), dots.dtype)
+        chosen = tile or _default_tile(dots)
         program = _TileProgram(dots, chosen)
         sch.state.replace(sch.get_sref(dots.nest.loop), program.build(), {})
         program.sums.tensorize(sch)
     bind_others(sch, [f"{name}_{part}" for part in parts])
 
 
-@dataclass(frozen=True)
-class BlockDots:
-    """SDDMM of one part: ``C[b, i, j] += X[i, k] * Y[column(b, j), k]``, perhaps times ``A[b, i, j]``.
-
-    Attributes
-    ----------
-    nest : Nest
-        Where it comes from.
-    block, feature, row, column : Var
-        Variables of its loops ``b``, ``k``, ``i`` and ``j``.
-    pointers : Var
-        Buffer of the row pointers: blocks ``pointers[r] .. pointers[r + 1] - 1`` lie under row ``r``.
-    features : Expr
-        Feature width.
-    rows, columns : int
-        Size of a block.
-    first, second : Factor
-        ``X`` and ``Y``.
-    scale : tuple of Factor
-        ``A``, or nothing.
-    """
-
-    nest: Nest
-    block: Var
-    feature: Var
-    row: Var
-    column: Var
-    pointers: Var
-    features: Expr
-    rows: int
-    columns: int
-    first: Factor
-    second: Factor
-    scale: tuple[Factor, ...]
-
-    @staticmethod
-    def of(nest: Nest | None) -> BlockDots | None:
-        """Return what a nest computes, or None where it is no such."""
-        if nest is None or nest.kinds[-4:] != "SRSS" or len(nest.factors) not in (2, 3):
-            return None
-        *_, (block, count), (feature, features), (row, rows), (column, columns) = nest.variables
-        dense = [factor for factor in nest.factors if uses(factor.load, feature)]
-        scale = tuple(factor for factor in nest.factors if not uses(factor.load, feature))
-        sizes = isinstance(columns, tirx.IntImm) and isinstance(rows, tirx.IntImm)
-        pointers = _pointers(nest, count)
-        if not sizes or len(dense) != 2 or pointers is None:
-            return None
-        first, second = dense if uses(dense[0].load, row) else dense[::-1]
-        if uses(first.load, column) or uses(second.load, row):
-            return None
-        if any(stride(factor.index, feature) != 1 for factor in dense):
-            return None
-        return BlockDots(
-            nest,
-            block,
-            feature,
-            row,
-            column,
-            pointers,
-            features,
-            int(rows),
-            int(columns),
-            first,
-            second,
-            scale,
-        )
-
-    @property
-    def dtype(self) -> str:
-        """Of the dense operands, where it is the same for both."""
-        return str(self.first.buffer.ty.dtype)
-
-    @property
-    def total(self) -> Expr:
-        """Number of stored blocks."""
-        size = self.nest.result.ty.shape[0]
-        return tirx.floordiv(size, cast(self.rows * self.columns, str(size.ty.dtype)))
-
-
-def _pointers(nest: Nest, count: Expr) -> Var | None:
-    """Return the row pointers that a number of blocks is a difference of."""
-    (row, _), *others = nest.variables[:-4]
-    if "R" in nest.kinds[:-4] or any(
-        not (isinstance(extent, tirx.IntImm) and int(extent) == 1) for _, extent in others
-    ):
-        return None
-    if not isinstance(count, tirx.Sub) or not all(
-        isinstance(x, TensorLoad) for x in (count.a, count.b)
-    ):
-        return None
-    steps = stride(count.b.indices[0], row)
-    same = count.a.source.same_as(count.b.source)
-    return count.b.source if same and steps == 1 else None
+def _default_tile(dots: BlockDots) -> DotBlockTile:
+    halves = dots.dtype in ("float16", "bfloat16") and dots.sum_dtype == "float32"
+    cores = halves and dots.has_one_dtype and dots.rows * dots.columns >= 64
+    return DotBlockTile.default((dots.rows, dots.columns), dots.dtype, tensor_cores=cores)
 
 
 class _TileProgram:
@@ -189,57 +100,70 @@ class _TileProgram:
 
     def __init__(self, dots: BlockDots, tile: DotBlockTile) -> None:
         self.dots, self.tile = dots, tile
-        shape = WarpProduct(16, 16, dots.dtype).shape
-        self._rows, self._columns = (
-            -(-size // least) * least
-            for size, least in ((dots.rows, shape.rows), (dots.columns, shape.columns))
+        self._down, self._across = (
+            -(-size // step)
+            for size, step in ((dots.rows, tile.rows), (dots.columns, tile.columns))
         )
-        each = tile.warps // tile.blocks
-        self._across = min(each, self._columns // shape.columns)
-        self._down = each // self._across
-        self._warp = WarpProduct(
-            self._rows // self._down, self._columns // self._across, dots.dtype, b_by_columns=True
-        )
-        self.sums = WarpSums(self._warp)
+        self.sums = self._on_tensor_cores() if tile.tensor_cores else self._on_cuda_cores()
+
+    def _on_tensor_cores(self) -> WarpSums:
+        """Let warps share the columns of a part first, then the rows."""
+        dots, tile = self.dots, self.tile
+        shape = fragment_shape(dots.dtype, 16)
+        counts = tile.rows // shape.rows, tile.columns // shape.columns
+        down, self._abreast = arrange_warps(tile.warps // tile.parts, *counts)
+        self._own = tile.rows // down, tile.columns // self._abreast
+        self._workers = tile.warps // tile.parts
+        return WarpSums(WarpProduct(*self._own, dots.dtype, b_by_columns=True))
+
+    def _on_cuda_cores(self) -> ThreadSums:
+        """Let each thread compute a few rows and columns of a part."""
+        tile = self.tile
+        self._own = thread_tile(tile.rows), thread_tile(tile.columns)
+        self._abreast = tile.columns // self._own[1]
+        self._workers = tile.rows // self._own[0] * self._abreast
+        return ThreadSums(*self._own, self.dots.sum_dtype)
 
     def build(self) -> tirx.For:
         """Return the loop that takes the place of the nest."""
-        total = cast(self.dots.total, "int64")
-        number = tirx.ceildiv(total, cast(self.tile.blocks, "int64"))
-        return kernel(self.dots.nest.name, number, self.tile.warps, self._body)
+        number = tirx.ceildiv(self._total, cast(self.tile.parts, "int64"))
+        return kernel(self.dots.nest.name, number, self.tile.warps, self._allocate, self._body)
+
+    @property
+    def _total(self) -> Expr:
+        """Number of parts of all stored blocks."""
+        return cast(self.dots.total, "int64") * (self._down * self._across)
 
     def _body(self, where: Var, warp: Var, lane: Var) -> None:
         tile = self.tile
-        self._allocate()
         self._threads = Threads(warp, lane, tile.warps)
-        self._total = cast(self.dots.total, "int64")
         self._features = cast(self.dots.features, "int64")
-        self._first_block = bind("first_block", where * tile.blocks)
+        self._first_part = bind("first_part", where * tile.parts)
         self._find_rows()
-        each = tile.warps // tile.blocks
-        block, part = tirx.truncdiv(warp, each), tirx.truncmod(warp, each)
-        self._warp_row = tirx.truncdiv(part, self._across) * self._warp.rows
-        self._warp_column = tirx.truncmod(part, self._across) * self._warp.columns
-        self._warp_block = block
+        worker = warp if tile.tensor_cores else warp * WARP + lane
+        part = bind("own_part", tirx.truncdiv(worker, self._workers))
+        all_work = tile.tensor_cores or tile.warps * WARP == tile.parts * self._workers
+        self._own_part = part if all_work else tirx.min(part, tile.parts - 1)
+        place = tirx.truncmod(worker, self._workers)
+        self._own_row = tirx.truncdiv(place, self._abreast) * self._own[0]
+        self._own_column = tirx.truncmod(place, self._abreast) * self._own[1]
         self.sums.fill()
         steps = tirx.ceildiv(self._features, cast(tile.depth, "int64"))
         pipeline(cast(steps, "int32"), tile.stages, self._fetch, self._multiply)
         barrier()
-        self.sums.store(self._c, block * self._rows + self._warp_row, self._warp_column)
+        with when(*[part < tile.parts] * (not all_work)):
+            self.sums.store(self._c, part * tile.rows + self._own_row, self._own_column)
         barrier()
         self._write()
 
     def _allocate(self) -> None:
         dots, tile = self.dots, self.tile
-        x_shape = (tile.stages, tile.blocks * self._rows, tile.depth)
-        y_shape = (tile.stages, tile.blocks * self._columns, tile.depth)
-        self._x = allocate("x_staged", x_shape, dots.dtype, "shared.dyn")
-        self._y = allocate("y_staged", y_shape, dots.dtype, "shared.dyn")
-        self._c = allocate(
-            "c_staged", (tile.blocks * self._rows, self._columns), "float32", "shared.dyn"
-        )
+        rows, columns = tile.parts * tile.rows, tile.parts * tile.columns
+        self._x = allocate("x_staged", (tile.stages, rows, tile.depth), dots.dtype, "shared.dyn")
+        self._y = allocate("y_staged", (tile.stages, columns, tile.depth), dots.dtype, "shared.dyn")
+        self._c = allocate("c_staged", (rows, tile.columns), dots.sum_dtype, "shared.dyn")
         index = str(dots.nest.variables[0][0].ty.dtype)
-        self._row_of = allocate("row_of", (tile.blocks,), index, "shared")
+        self._row_of = allocate("row_of", (tile.parts,), index, "shared")
         self._row = allocate("row", (1,), index, "local")
         self._low = allocate("low", (1,), index, "local")
         self._high = allocate("high", (1,), index, "local")
@@ -248,7 +172,7 @@ class _TileProgram:
         T.writes(everything_of(dots.nest.result))
 
     def _find_rows(self) -> None:
-        """Look up the row of every block by bisection."""
+        """Look up the row of the block of every part by bisection."""
         index = str(self._low.ty.dtype)
         rows = cast(self.dots.nest.variables[0][1], index)
         low, high = (tirx.BufferLoad(buffer, [0]) for buffer in (self._low, self._high))
@@ -267,18 +191,33 @@ class _TileProgram:
                 )
             T.buffer_store(self._row_of, low, [number])
 
-        self._threads.share(self.tile.blocks, look_up)
+        self._threads.share(self.tile.parts, look_up)
         barrier()
 
-    def _position(self, number: Expr) -> Expr:
-        """The stored block of a number in the thread block, the last for those beyond it."""
+    def _part(self, number: Expr) -> Expr:
+        """A part of the thread block, the last of all for those beyond it."""
         last = self._total - cast(1, "int64")
-        return tirx.min(self._first_block + cast(number, "int64"), last)
+        return tirx.min(self._first_part + cast(number, "int64"), last)
+
+    def _position(self, number: Expr) -> Expr:
+        """The stored block of a part."""
+        return tirx.truncdiv(self._part(number), cast(self._down * self._across, "int64"))
+
+    def _within(self, number: Expr) -> tuple[Expr, Expr]:
+        """Where in its block a part begins."""
+        place = cast(
+            tirx.truncmod(self._part(number), cast(self._down * self._across, "int64")), "int32"
+        )
+        row, column = tirx.truncdiv(place, self._across), tirx.truncmod(place, self._across)
+        return row * self.tile.rows, column * self.tile.columns
+
+    def _exists(self, number: Expr) -> Expr:
+        """Whether there is such a part."""
+        return self._first_part + cast(number, "int64") < self._total
 
     def _places(self, number: Expr) -> dict[Var, Expr]:
-        """Look up what a stored block determines of the variables."""
-        nest = self.dots.nest
-        (row, _), *others = nest.variables[:-4]
+        """Look up what the stored block of a part determines of the variables."""
+        (row, _), *others = self.dots.nest.variables[:-4]
         places: dict[Var, Expr] = {var: cast(0, str(var.ty.dtype)) for var, _ in others}
         T.buffer_store(self._row, tirx.BufferLoad(self._row_of, [number]), [0])
         places[row] = tirx.BufferLoad(self._row, [0])
@@ -296,7 +235,8 @@ class _TileProgram:
                 everything_of(self._row_of),
             )
             T.writes(*(_stage(buffer, vstage) for buffer in (self._x, self._y)))
-            pitch = (16, 8) if self.dots.dtype != "float32" else (8, 4)
+            odd = chunk_lanes(self.dots.dtype)
+            pitch = (2 * odd, odd)  # rows begin at odd multiples of 16 bytes: on other banks
             T.sblock_attr({"buffer_dim_align": [[0, 1, *pitch], [1, 1, *pitch]]})
             choose(
                 self._is_wide,
@@ -312,37 +252,39 @@ class _TileProgram:
         return tirx.truncmod(self._features, cast(lanes, "int64")) == cast(0, "int64")
 
     def _fetch_both(self, step: Expr, stage: Expr, wide: bool) -> None:
-        dots = self.dots
-        first = (self._x, dots.first, dots.row, dots.rows, self._rows)
-        second = (self._y, dots.second, dots.column, dots.columns, self._columns)
-        for operand in (first, second):
-            self._fetch_rows(step, stage, wide, *operand)
+        dots, tile = self.dots, self.tile
+        self._fetch_rows(step, [stage], wide, self._x, dots.first, dots.row, (dots.rows, tile.rows))
+        extents = (dots.columns, tile.columns)
+        self._fetch_rows(step, [stage], wide, self._y, dots.second, dots.column, extents)
 
     def _fetch_rows(
         self,
         step: Expr,
-        stage: Expr,
+        stage: list[Expr],
         wide: bool,
         target: Var,
         factor: Factor,
         var: Var,
-        extent: int,
-        padded: int,
+        extents: tuple[int, int],
     ) -> None:
-        """Copy features of the rows of an operand that blocks need, zeros for rows that pad a tile."""
+        """Copy features of the rows of an operand that parts need, zeros for rows that pad a part."""
         tile, feature = self.tile, self.dots.feature
         lanes = chunk_lanes(self.dots.dtype)
         chunks = tile.depth // lanes
+        extent, length = extents
 
         def copy(piece: Expr) -> None:
             line, first = tirx.truncdiv(piece, chunks), tirx.truncmod(piece, chunks) * lanes
-            number, within = tirx.truncdiv(line, padded), tirx.truncmod(line, padded)
+            number = tirx.truncdiv(line, length)
+            place = self._within(number)[var.same_as(self.dots.column)] + tirx.truncmod(
+                line, length
+            )
             places = self._places(number)
-            conditions = [self._first_block + cast(number, "int64") < self._total]
-            if padded > extent:
-                conditions.append(within < extent)
-                within = tirx.min(within, extent - 1)
-            places[var] = within
+            conditions = [self._exists(number)]
+            if extent % length:
+                conditions.append(place < extent)
+                place = tirx.min(place, extent - 1)
+            places[var] = place
             conditions += [at(test, places) for test in factor.conditions]
             begin = cast(step, "int64") * tile.depth + cast(first, "int64")
 
@@ -352,61 +294,70 @@ class _TileProgram:
             def valid(lane: Expr | int) -> Expr:
                 return everything([*conditions, begin + cast(lane, "int64") < self._features])
 
-            place = [stage, line, first]
+            to, source = [*stage, line, first], factor.buffer
             if wide:
-                copy_chunk(
-                    target, place, factor.buffer, index_of(0), lanes, valid(0), tile.async_copy
-                )
+                copy_chunk(target, to, source, index_of(0), lanes, valid(0), tile.async_copy)
             else:
-                copy_values(target, place, factor.buffer, index_of, valid, T.serial(lanes))
+                copy_values(target, to, source, index_of, valid, T.serial(lanes))
 
-        self._threads.share(tile.blocks * padded * chunks, copy)
+        self._threads.share(tile.parts * length * chunks, copy)
 
     def _multiply(self, stage: Expr) -> None:
-        block = self._warp_block
-
-        def x_at(vstage: Var, row: Var, k: Var) -> Expr:
-            line = block * self._rows + self._warp_row + row
+        def x_at(vstage: Expr, row: Expr, k: Expr) -> Expr:
+            line = self._own_part * self.tile.rows + self._own_row + row
             return tirx.BufferLoad(self._x, [vstage, line, k])
 
-        def y_at(vstage: Var, k: Var, column: Var) -> Expr:
-            line = block * self._columns + self._warp_column + column
+        def y_at(vstage: Expr, k: Expr, column: Expr) -> Expr:
+            line = self._own_part * self.tile.columns + self._own_column + column
             return tirx.BufferLoad(self._y, [vstage, line, k])
 
         self.sums.multiply(self.tile.stages, stage, self.tile.depth, x_at, y_at)
 
     def _write(self) -> None:
-        """Write the blocks, which lie next to each other."""
+        """Write the parts to the stored blocks."""
         dots, tile = self.dots, self.tile
-        nest = dots.nest
-        out = str(nest.result.ty.dtype)
-        lanes = chunk_lanes(out, dots.columns)
-        size = dots.rows * dots.columns // lanes
+        out = str(dots.nest.result.ty.dtype)
+        rows, columns = min(dots.rows, tile.rows), min(dots.columns, tile.columns)
+        lanes = chunk_lanes(out, dots.columns, columns)
+        size = rows * columns // lanes
 
         def write(piece: Expr) -> None:
             number, within = tirx.truncdiv(piece, size), tirx.truncmod(piece, size) * lanes
-            row, column = tirx.truncdiv(within, dots.columns), tirx.truncmod(within, dots.columns)
+            row, column = tirx.truncdiv(within, columns), tirx.truncmod(within, columns)
+            first_row, first_column = self._within(number)
+            conditions = [self._exists(number)]
+            for place, extent, length in (
+                (first_row + row, dots.rows, rows),
+                (first_column + column, dots.columns, columns),
+            ):
+                conditions += [place < extent] * (extent % length > 0)
+            with when(*conditions):
+                places = self._places(number)
+                places.update({dots.row: first_row + row, dots.column: first_column + column})
+                self._write_chunk(places, [number * tile.rows + row, column], lanes)
 
-            def total(lane: Expr) -> Expr:
-                here = {**places, dots.column: column + lane}
-                value = tirx.BufferLoad(self._c, [number * self._rows + row, column + lane])
-                init = at(nest.init, here)
-                for factor in dots.scale:
-                    value = tirx.Cast("float32", at(factor.load, here)) * value
-                tests = [at(test, here) for test in nest.conditions]
-                value = init + value
-                return tirx.if_then_else(everything(tests), value, init) if tests else value
+        self._threads.share(tile.parts * size, write, unroll=False)
 
-            with when(self._first_block + cast(number, "int64") < self._total):
-                places = {**self._places(number), dots.row: row}
-                index = at(nest.index, {**places, dots.column: column})
-                frame = T.vectorized(lanes) if lanes > 1 else T.serial(1)
-                if dots.scale:
-                    frame = T.unroll(lanes)
-                with loop("j", frame) as j:
-                    T.buffer_store(nest.result, cast(total(j), out), [index + cast(j, "int64")])
+    def _write_chunk(self, places: dict[Var, Expr], staged: list[Expr], lanes: int) -> None:
+        """Write neighbouring sums, multiplied by what is stored at their places if the program says so."""
+        dots, nest = self.dots, self.dots.nest
 
-        self._threads.share(tile.blocks * size, write, unroll=False)
+        def total(lane: Expr) -> Expr:
+            here = {**places, dots.column: places[dots.column] + lane}
+            value = tirx.BufferLoad(self._c, [staged[0], staged[1] + lane])
+            for factor in dots.scale:
+                value = cast(at(factor.load, here), dots.sum_dtype) * value
+            init = at(nest.init, here)
+            tests = [at(test, here) for test in nest.conditions]
+            return (
+                tirx.if_then_else(everything(tests), init + value, init) if tests else init + value
+            )
+
+        out = str(nest.result.ty.dtype)
+        index = at(nest.index, places)
+        together = lanes > 1 and not dots.scale
+        with loop("j", T.vectorized(lanes) if together else T.unroll(lanes)) as j:
+            T.buffer_store(nest.result, cast(total(j), out), [index + cast(j, "int64")])
 
 
 def _stage(buffer: Var, stage: Var):

@@ -39,11 +39,20 @@ __all__ = [
 
 #: Bytes of the widest load, and of rows of shared memory that are padded: neighbours fall on other banks.
 VECTOR_BYTES = 16
+#: Attribute of a kernel: thread blocks that must fit a multiprocessor. Told so, the assembler takes the
+#: registers that it needs; otherwise it spills some to make room for more thread blocks.
+_LEAST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
 #: Sizes that asynchronous copies have.
 _ASYNC_BYTES = (4, 8, 16)
 
 
-def kernel(name: str, blocks: Expr, warps: int, body: Callable[[Var, Var, Var], None]) -> tirx.For:
+def kernel(
+    name: str,
+    blocks: Expr,
+    warps: int,
+    declare: Callable[[], None],
+    body: Callable[[Var, Var, Var], None],
+) -> tirx.For:
     """Return the loops over thread blocks, warps and lanes around a block.
 
     Parameters
@@ -54,6 +63,8 @@ def kernel(name: str, blocks: Expr, warps: int, body: Callable[[Var, Var, Var], 
         Number of thread blocks.
     warps : int
         Warps of each.
+    declare : function
+        Allocates memory of the block, and says what it reads and writes.
     body : function of (block, warp, lane)
         Emits what a thread does.
     """
@@ -67,7 +78,10 @@ def kernel(name: str, blocks: Expr, warps: int, body: Callable[[Var, Var, Var], 
     ):
         extents = ((blocks, tile), (warps, warp), (WARP, lane))
         names = ("vtile", "vwarp", "vlane")
-        body(*(axis(n, T.axis.spatial(*extent)) for n, extent in zip(names, extents)))
+        axes = [axis(n, T.axis.spatial(*extent)) for n, extent in zip(names, extents)]
+        declare()
+        with T.attr(tirx.const(0, "int32"), _LEAST_BLOCKS, tirx.const(1, "int32")):
+            body(*axes)
     found: list[tirx.For] = []
     tvm_ffi.structural_walk(made.get().body, (tirx.For, found.append))
     return next(nest for nest in found if nest.loop_var.same_as(tile))

@@ -15,7 +15,7 @@ from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 from tvm.tirx import PrimFunc
 
-__all__ = ["FragmentShape", "WarpProduct", "fragment_shape"]
+__all__ = ["WARP", "FragmentShape", "WarpProduct", "fragment_shape"]
 
 #: Lanes of a warp.
 WARP = 32

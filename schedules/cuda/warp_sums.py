@@ -1,17 +1,18 @@
-"""The sums of a warp in fragments of tensor cores, as phases of a tile program."""
+"""Sums of products of staged operands, in fragments of tensor cores or in registers, as phases of a program."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from tvm import s_tir, tirx
 from tvm.ir import Expr, Var
 from tvm.tirx.script import builder as T
 
-from .staging import allocate, axis, everything_of, loop
+from .staging import allocate, axis, cast, everything_of, loop
 from .tensor_cores import WarpProduct
 
-__all__ = ["WarpSums"]
+__all__ = ["ThreadSums", "WarpSums"]
 
 
 class WarpSums:
@@ -99,3 +100,63 @@ class WarpSums:
             axis("vi", T.axis.spatial(self.product.rows, i)),
             axis("vj", T.axis.spatial(self.product.columns, j)),
         )
+
+
+class ThreadSums:
+    """Emits the loops of a thread that multiplies on CUDA cores, in the phases of :class:`WarpSums`.
+
+    Parameters
+    ----------
+    rows, columns : int
+        Sums of a thread.
+    dtype : str
+        In which it adds up.
+    """
+
+    def __init__(self, rows: int, columns: int, dtype: str) -> None:
+        self.rows, self.columns, self.dtype = rows, columns, dtype
+        self._sums: Var | None = None
+
+    def allocate(self) -> None:
+        """Allocate registers."""
+        self._sums = allocate("sums", (self.rows, self.columns), self.dtype, "local")
+        self._a = allocate("a_held", (self.rows,), self.dtype, "local")
+        self._b = allocate("b_held", (self.columns,), self.dtype, "local")
+
+    def fill(self) -> None:
+        """Begin with zeros."""
+        with self._grid() as (i, j):
+            T.buffer_store(self._sums, cast(0, self.dtype), [i, j])
+
+    def multiply(
+        self,
+        stages: int,
+        stage: Expr,
+        depth: int,
+        a_at: Callable[[Expr, Expr, Expr], Expr],
+        b_at: Callable[[Expr, Expr, Expr], Expr],
+    ) -> None:
+        """Add the product of what is staged; parameters as those of :meth:`WarpSums.multiply`."""
+        del stages
+        with loop("k", T.serial(depth)) as k:
+            with loop("i", T.unroll(self.rows)) as i:
+                T.buffer_store(self._a, cast(a_at(stage, i, k), self.dtype), [i])
+            with loop("j", T.unroll(self.columns)) as j:
+                T.buffer_store(self._b, cast(b_at(stage, k, j), self.dtype), [j])
+            with self._grid() as (i, j):
+                product = tirx.BufferLoad(self._a, [i]) * tirx.BufferLoad(self._b, [j])
+                T.buffer_store(self._sums, tirx.BufferLoad(self._sums, [i, j]) + product, [i, j])
+
+    def store(self, target: Var, row: Expr, column: Expr) -> None:
+        """Store the sums to shared memory, at a place that is the thread's own."""
+        with self._grid() as (i, j):
+            T.buffer_store(target, tirx.BufferLoad(self._sums, [i, j]), [row + i, column + j])
+
+    def tensorize(self, sch: s_tir.Schedule) -> None:
+        """Do nothing: the loops stay as they are."""
+        del sch
+
+    @contextmanager
+    def _grid(self) -> Iterator[tuple[Var, Var]]:
+        with loop("i", T.unroll(self.rows)) as i, loop("j", T.unroll(self.columns)) as j:
+            yield i, j

@@ -17,20 +17,24 @@ from tvm_sparse.script import from_source
 from tvm_sparse.transform import FuseKernels
 
 
-def hyb_module(hyb: Hyb) -> tvm.IRModule:
+def hyb_module(hyb: Hyb, **options: object) -> tvm.IRModule:
     sch = SparseSchedule(schedules.spmm.program())
     sch.decompose_format("spmm", "A", hyb)
     scheduled = sch.lower()
     scheduled.work_on("spmm")
-    parts.schedule(scheduled, list(hyb.parts), groups=hyb.disjoint_rows)
+    parts.schedule(scheduled, list(hyb.parts), groups=hyb.disjoint_rows, **options)
     return scheduled.mod
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_the_buckets_of_hyb_are_one_kernel(arch):
-    source = cuda_source(hyb_module(Hyb(1, [1, 2, 4, 8])), arch)
+    source = cuda_source(hyb_module(Hyb(1, [1, 2, 4, 8]), share=None), arch)
     assert len(kernels_in(source)) == 1
     assert len(cubin_of(source, arch)) > 1000
+
+
+def test_long_rows_are_shared_by_two_kernels_more():
+    assert len(kernels_in(cuda_source(hyb_module(Hyb(1, [1, 2, 4, 8]))))) == 3
 
 
 @pytest.mark.parametrize("formats", [Hyb(3, [1, 4]), Composition({"scattered": CSC()})])

@@ -12,7 +12,7 @@ import tvm
 import tvm_sparse
 from tvm_sparse import SparseSchedule, schedules
 from tvm_sparse.formats import BSR, CSR, ELL, Composition, Hyb
-from tvm_sparse.runtime import executable as executable_module
+from tvm_sparse.runtime import KernelFunction
 
 rng = np.random.default_rng(0)
 MATRIX = sp.random(40, 30, 0.2, "csr", dtype="f4", random_state=0)
@@ -40,7 +40,7 @@ def only_short_calls(monkeypatch):
     def refuse(*_args, **_kwargs):
         raise AssertionError("took the longer path")
 
-    return lambda: monkeypatch.setattr(executable_module, "Binding", refuse)
+    return lambda: monkeypatch.setattr(KernelFunction, "_binding_type", refuse)
 
 
 def _kept(kernel) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -26,6 +26,9 @@ from .format import (
     to_scipy,
 )
 from .visits import check_covered_together, check_covers
+
+if TYPE_CHECKING:
+    from .on_device import PackedCompositionOnDevice
 
 __all__ = ["Composition", "PackedComposition"]
 
@@ -285,6 +288,28 @@ class PackedComposition:
             for part_name, part in self.parts.items()
             for key, argument in part.arguments(f"{name}_{part_name}").items()
         }
+
+    def to(self, device: Any) -> PackedCompositionOnDevice:
+        """Return it on a GPU, where kernels for CUDA take it.
+
+        Parameters
+        ----------
+        device : str, torch.device or tvm.runtime.Device
+            ``"cuda"`` or ``"cuda:1"``.
+
+        Returns
+        -------
+        PackedCompositionOnDevice
+            With copies of the arrays; ``to_host()`` brings the values back.
+
+        Raises
+        ------
+        ValueError
+            If it is no GPU, or this machine lacks it.
+        """
+        from .on_device import PackedCompositionOnDevice, gpu  # noqa: PLC0415 (few need a GPU)
+
+        return PackedCompositionOnDevice(self, gpu(device))
 
     def formats(self, name: str) -> dict[str, str]:
         """Return the names of the parts' formats by those of their values among the arguments."""

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,6 +20,9 @@ from tvm.ir import Expr
 from .description import describe_format
 from .entries import Entries, as_entries, places_in
 from .layout import Layout
+
+if TYPE_CHECKING:
+    from .on_device import PackedOnDevice
 
 __all__ = ["Format", "Packed", "Storage"]
 
@@ -270,6 +273,28 @@ class Packed:
 
         check_slots(self.format.name, self, self.storage.slots.size)
         check_covers(self)
+
+    def to(self, device: Any) -> PackedOnDevice:
+        """Return it on a GPU, where kernels for CUDA take it.
+
+        Parameters
+        ----------
+        device : str, torch.device or tvm.runtime.Device
+            ``"cuda"`` or ``"cuda:1"``.
+
+        Returns
+        -------
+        PackedOnDevice
+            With copies of the arrays; ``to_host()`` brings the values back.
+
+        Raises
+        ------
+        ValueError
+            If it is no GPU, or this machine lacks it.
+        """
+        from .on_device import PackedOnDevice, gpu  # noqa: PLC0415 (few need a GPU)
+
+        return PackedOnDevice(self, gpu(device))
 
     def formats(self, name: str) -> dict[str, str]:
         """Return the name of the format by that of its values among the arguments."""

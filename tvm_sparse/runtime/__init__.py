@@ -1,7 +1,8 @@
 """Compiled kernels: called, exported, loaded, and their threads."""
 
 from .compile import compile, describe_functions, lower, resolve_target
-from .executable import Executable, KernelFunction
+from .executable import Executable
+from .kernel_function import KernelFunction
 from .library import load
 from .sparse_arguments import SparseArrays, SparseUnpacker, register_sparse_unpacker
 from .threads import add_launcher_entry, get_num_threads, openmp_runtime, set_num_threads

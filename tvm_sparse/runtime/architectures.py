@@ -2,7 +2,8 @@
 
 In: a target as users write it, with one architecture, several, or none. Out: the target that TVM
 generates code for, the architectures that this code is compiled for, and how. The same CUDA C is
-compiled for all of them, so it is generated for the smallest.
+compiled for all of them, so it is generated for the smallest. TVM's targets have one architecture; the
+others stand among their keys, so that a target can be passed on.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tvm.target import Target
 
 from .minimal import compute_capabilities, load_cuda_runtime, parse_architecture
 
-__all__ = ["CudaTarget", "cuda_target"]
+__all__ = ["CudaTarget", "cuda_target", "read_target"]
 
 _FAST_MATH = "fast-math"
 
@@ -27,7 +28,7 @@ class CudaTarget:
     Attributes
     ----------
     target : tvm.target.Target
-        For which TVM generates the CUDA C.
+        For which TVM generates the CUDA C; :func:`read_target` reads the rest from it.
     architectures : tuple of str
         For which it is compiled: ``"sm_90"`` gives a cubin, ``"compute_90"`` PTX.
     fast_math : bool
@@ -81,9 +82,19 @@ def cuda_target(attrs: Mapping[str, Any]) -> CudaTarget:
     cubins_first = sorted(
         versions, key=lambda name: (versions[name][0] == "compute", versions[name])
     )
-    smallest = min(versions, key=lambda name: versions[name][1:])
-    generated = Target({**attrs, "kind": "cuda", "arch": "sm_" + smallest.split("_")[1]})
-    return CudaTarget(generated, tuple(cubins_first), fast_math)
+    smallest = "sm_" + min(versions, key=lambda name: versions[name][1:]).split("_")[1]
+    keys = cubins_first if cubins_first != [smallest] else []
+    keys = [*keys, *([_FAST_MATH] if fast_math else [])]
+    if keys:
+        attrs["keys"] = [*attrs.get("keys", ["cuda", "gpu"]), *keys]
+    return read_target(Target({**attrs, "kind": "cuda", "arch": smallest}))
+
+
+def read_target(target: Target) -> CudaTarget:
+    """Read a target of TVM, perhaps one that :func:`cuda_target` made."""
+    keys = [str(key) for key in target.keys]
+    names = [key for key in keys if key.startswith(("sm_", "compute_"))]
+    return CudaTarget(target, tuple(names or [str(target.attrs["arch"])]), _FAST_MATH in keys)
 
 
 def _architecture_of_this_machine() -> str:

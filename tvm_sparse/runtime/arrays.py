@@ -17,20 +17,37 @@ import tvm_ffi
 from .minimal import _view_tensor
 
 CPU_DEVICE_TYPES = (1,)  # kDLCPU
+CUDA_DEVICE_TYPES = (2, 13)  # kDLCUDA, kDLCUDAManaged
 
 
 def is_sparse_matrix(value: Any) -> bool:
-    """Tell whether `value` is a SciPy sparse matrix or a PyTorch tensor of a sparse layout."""
+    """Tell whether `value` is a SciPy or CuPy sparse matrix or a PyTorch tensor of a sparse layout."""
     scipy_sparse = sys.modules.get("scipy.sparse")
     if scipy_sparse is not None and scipy_sparse.issparse(value):
         return True
-    return is_torch(value) and value.layout is not sys.modules["torch"].strided
+    if is_torch(value):
+        return value.layout is not sys.modules["torch"].strided
+    return is_cupy_matrix(value)
 
 
 def is_torch(value: Any) -> bool:
     """Tell whether `value` is a PyTorch tensor, without importing PyTorch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
+
+
+def is_cupy(value: Any) -> bool:
+    """Tell whether `value` is an array or a sparse matrix of CuPy, without importing CuPy."""
+    cupy = sys.modules.get("cupy")
+    if cupy is None:
+        return False
+    return isinstance(value, getattr(cupy, "ndarray", ())) or is_cupy_matrix(value)
+
+
+def is_cupy_matrix(value: Any) -> bool:
+    """Tell whether `value` is a sparse matrix of CuPy."""
+    sparse = sys.modules.get("cupyx.scipy.sparse")
+    return sparse is not None and bool(sparse.issparse(value))
 
 
 def host_view(label: str, value: Any) -> np.ndarray:
@@ -115,7 +132,7 @@ def overlaps_itself(array: np.ndarray) -> bool:
 def _torch_view(label: str, value: Any) -> np.ndarray:
     torch = sys.modules["torch"]
     if value.device.type != "cpu":
-        raise ValueError(f"{label}: expected an array in host memory, found one on {value.device}")
+        raise _elsewhere(label, str(value.device))
     if value.requires_grad and torch.is_grad_enabled():
         raise ValueError(
             f"{label}: expected a tensor outside autograd, found one that requires grad; "
@@ -142,10 +159,21 @@ def _tensor_view(label: str, value: tvm_ffi.Tensor) -> np.ndarray:
     return np.from_dlpack(_view_tensor(value, tuple(value.shape), bits)).view(numpy_dtype(dtype))
 
 
+def device_name(kind: int, number: int) -> str:
+    """Name a device of DLPack: ``"cuda:1"``, or ``"the host"``."""
+    if kind in CUDA_DEVICE_TYPES:
+        return f"cuda:{number}"
+    return {1: "the host", 3: "the host (pinned memory)"}.get(kind, f"DLPack device type {kind}")
+
+
 def _check_host(label: str, value: Any) -> None:
-    device_type, _ = value.__dlpack_device__()
-    if int(device_type) not in CPU_DEVICE_TYPES:
-        raise ValueError(
-            f"{label}: expected an array in host memory, found one on DLPack device type "
-            f"{int(device_type)}"
-        )
+    kind, number = (int(part) for part in value.__dlpack_device__())
+    if kind not in CPU_DEVICE_TYPES:
+        raise _elsewhere(label, device_name(kind, number))
+
+
+def _elsewhere(label: str, place: str) -> ValueError:
+    return ValueError(
+        f"{label}: expected an array in host memory, as the kernel was compiled for a CPU, found one on "
+        f"{place}; copy it to the host, or compile the kernel for CUDA"
+    )

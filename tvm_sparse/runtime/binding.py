@@ -7,7 +7,8 @@ argument, the expected and the found.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ class Binding:
         self.signature = signature
         self.packed: dict[str, Any] = {}
         self.values = self._assign(args, kwargs)
-        self.framework = framework_of(
+        self.allocate = self._allocator(
             [value for name, value in self.values.items() if name in signature.inputs]
         )
         self.matrices: dict[str, SparseArrays] = {}
@@ -68,15 +69,50 @@ class Binding:
         self._make_inputs_ready()
         self._make_outputs_ready()
         self._check_overlap()
-        function(*self._tensors())
+        self._call(function)
         for target, source in self.write_back:
-            target[...] = source
+            self._write(target, source)
         signature = self.signature
         for name, packed in self.packed.items():
             if not packed.formats(name).keys().isdisjoint(signature.outputs):
                 packed.restore_padding()
         outputs = tuple(self._result(name) for name in signature.outputs)
         return outputs[0] if len(outputs) == 1 else outputs or None
+
+    # How arrays are seen, made and written: as NumPy's, in host memory.
+
+    def _allocator(self, inputs: Sequence[Any]) -> Callable[[Sequence[int], str], Any]:
+        return functools.partial(allocate, framework_of(inputs))
+
+    def _view(self, label: str, value: Any) -> Any:
+        return host_view(label, value)
+
+    def _unpack(self, label: str, name: str, matrix: Any) -> SparseArrays:
+        signature = self.signature
+        axes, fmt = signature.sparse_axes(name), signature.formats.get(name)
+        return unpack_sparse(label, matrix, axes, self._known(), fmt)
+
+    def _is_same(self, known: Any, indices: Any) -> bool:
+        return np.array_equal(known, indices)
+
+    def _is_contiguous(self, view: Any) -> bool:
+        return view.flags.c_contiguous
+
+    def _check_place(self, key: str, packed: Any) -> None:
+        if hasattr(packed, "to_host"):
+            raise ValueError(
+                f"{self.signature.label(key)}: expected a packed tensor in host memory, as the kernel was "
+                f"compiled for a CPU, found one on {packed.device}; pass its to_host()"
+            )
+
+    def _call(self, function: Callable[..., None]) -> None:
+        function(*self._tensors())
+
+    def _overlap(self, first: Any, second: Any) -> bool:
+        return may_overlap(first, second)
+
+    def _write(self, target: Any, result: Any) -> None:
+        target[...] = result
 
     # Steps of `run`, in order.
 
@@ -90,6 +126,7 @@ class Binding:
                 yield key, value
                 continue
             self.packed[key] = value
+            self._check_place(key, value)
             self._check_formats(key, value.formats(key))
             check_packed(self.signature, key, value)
             arguments = expand_packed(self.signature, key, value, known)
@@ -97,7 +134,7 @@ class Binding:
             for name, part in arguments.items():
                 if name in self.signature.by_name:
                     yield name, part
-                elif isinstance(part, np.ndarray):
+                elif hasattr(part, "shape"):
                     raise TypeError(self._other_parts(key, name, value))
 
     def _check_formats(self, key: str, formats: Mapping[str, str]) -> None:
@@ -216,7 +253,7 @@ class Binding:
             value = self.values.get(name)
             if value is None or is_sparse_matrix(value):
                 continue
-            self.views[name] = host_view(signature.label(name), value)
+            self.views[name] = self._view(signature.label(name), value)
             if name in signature.outputs:
                 self.results[name] = value
 
@@ -234,9 +271,7 @@ class Binding:
             matrix = self.values.get(name)
             if matrix is None or not is_sparse_matrix(matrix):
                 continue
-            label = signature.label(name)
-            axes, fmt = signature.sparse_axes(name), signature.formats.get(name)
-            arrays = unpack_sparse(label, matrix, axes, self._known(), fmt)
+            arrays = self._unpack(signature.label(name), name, matrix)
             for other, indices in arrays.indices.items():
                 if self.values.get(other) is not None:
                     raise TypeError(
@@ -251,7 +286,7 @@ class Binding:
     def _add_structure(self, parameter: str, matrix: str, indices: np.ndarray) -> None:
         """Take index arrays from a matrix; two matrices over one axis must agree."""
         known = self.views.get(parameter)
-        if known is not None and not np.array_equal(known, indices):
+        if known is not None and not self._is_same(known, indices):
             raise ValueError(
                 f"{self.signature.label(matrix)}: expected the structure of the other matrix over "
                 f"the same axes, found another ({parameter!r} differs)"
@@ -395,8 +430,8 @@ class Binding:
                 continue
             parameter = signature.by_name[name]
             shape = [extent.evaluate(self.sizes) for extent in signature.shapes[name]]
-            self.results[name] = allocate(self.framework, shape, parameter["dtype"])
-            self.views[name] = host_view(signature.label(name), self.results[name])
+            self.results[name] = self.allocate(shape, parameter["dtype"])
+            self.views[name] = self._view(signature.label(name), self.results[name])
 
     def _check_arrays(self) -> None:
         """Check dtype and shape of every array; reshape flat ones."""
@@ -415,7 +450,7 @@ class Binding:
             if view.shape == expected:
                 continue
             if view.ndim == 1 and len(expected) != 1 and view.size == _product(expected):
-                if name in signature.outputs and not view.flags.c_contiguous:
+                if name in signature.outputs and not self._is_contiguous(view):
                     raise ValueError(f"{label}: contiguous array required for a flat output")
                 self.views[name] = view.reshape(expected)
                 continue
@@ -509,7 +544,7 @@ class Binding:
             for other in self.views:
                 if other == name or (other in outputs and other < name):
                     continue
-                if may_overlap(self.views[name], self.views[other]):
+                if self._overlap(self.views[name], self.views[other]):
                     raise ValueError(
                         f"{self.signature.label(name)}: expected an output apart from the other "
                         f"arguments, found one that overlaps {other!r} in memory"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
-from .arrays import is_torch
+from .arrays import is_cupy, is_torch
 
 #: Structures remembered for each axis of each kernel.
 CAPACITY = 64
@@ -45,8 +45,12 @@ class CheckedStructures:
         self._entries: dict[tuple[int, int], tuple] = {}
         self._lock = threading.Lock()
 
-    def holds(self, indptr: Any, indices: Any, length: int | None) -> bool:
-        """Tell whether these objects were remembered for an axis of this length."""
+    def holds(self, indptr: Any, indices: Any, length: Any) -> bool:
+        """Tell whether these objects were remembered for an axis of this length.
+
+        On a GPU, where looking at the ends of pointers would cost a copy at each call, the length stands
+        with the number of entries.
+        """
         entry = self._entries.get((id(indptr), id(indices)))
         return (
             entry is not None
@@ -57,10 +61,10 @@ class CheckedStructures:
             and entry[4] == _place(indices)
         )
 
-    def remember(self, indptr: Any, indices: Any, length: int | None) -> None:
+    def remember(self, indptr: Any, indices: Any, length: Any) -> None:
         """Remember objects whose structure is sound; either may be None, as not every axis has it.
 
-        Only NumPy arrays, PyTorch and TVM tensors are remembered; other objects, of which nothing
+        Only NumPy and CuPy arrays, PyTorch and TVM tensors are remembered; other objects, of which nothing
         is known, are checked at each call.
         """
         if not (_is_known(indptr) and _is_known(indices)):
@@ -95,7 +99,12 @@ def _none() -> None:
 
 
 def _is_known(value: Any) -> bool:
-    return value is None or isinstance(value, np.ndarray | tvm_ffi.Tensor) or is_torch(value)
+    return (
+        value is None
+        or isinstance(value, np.ndarray | tvm_ffi.Tensor)
+        or is_torch(value)
+        or is_cupy(value)
+    )
 
 
 def _reference(value: Any) -> Callable[[], Any]:
@@ -117,4 +126,6 @@ def _place(value: Any) -> Any:
         return value.shape
     if value is None or isinstance(value, tvm_ffi.Tensor):
         return None
-    return (value.data_ptr(), value.shape) if is_torch(value) else value.shape
+    if is_torch(value):
+        return value.data_ptr(), value.shape
+    return (value.data.ptr, value.shape) if is_cupy(value) else value.shape

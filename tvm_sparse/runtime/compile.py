@@ -21,7 +21,8 @@ from ..transform import PIPELINE_NAME, LowerSparseBuffer, LowerSparseIteration
 from ..transform._layout import read_layout, size_text
 from ..workspace import Policy, assemble, automatic_policies, find_policy, sparse_result
 from .adaptive_results import AdaptiveResultKernel
-from .architectures import CudaTarget, cuda_target
+from .architectures import CudaTarget, cuda_target, read_target
+from .cuda_compiler import check_architectures
 from .device_code import DeviceCode, building_for_cuda
 from .executable import Executable
 from .sparse_results import SparseResultKernel
@@ -134,13 +135,18 @@ def _compile(program: Any, target: Any, extra: dict) -> Executable:
 
 def _compile_for_cuda(module: IRModule, cuda: CudaTarget, metadata: dict) -> Executable:
     """Generate host code and CUDA C; device code is compiled when it is needed."""
+    check_architectures(cuda.architectures)
     try:
         with building_for_cuda():
             built = tvm.compile(module, target=cuda.target, tir_pipeline=PIPELINE_NAME)
     except SparseProgramError as error:  # TVM's passes add the whole module to the message
         raise SparseProgramError(str(error).split("\n\nError in pass: ")[0]) from None
     code = DeviceCode.take_from(built.mod, cuda)
-    metadata = metadata | {"architectures": list(cuda.architectures), "fast_math": cuda.fast_math}
+    metadata = metadata | {
+        "architectures": list(cuda.architectures),
+        "fast_math": cuda.fast_math,
+        "scratch": "TVMBackendAllocWorkspace" in built.mod.inspect_source("ll"),
+    }
     return Executable(built, metadata, device_code=code)
 
 
@@ -237,7 +243,9 @@ def resolve_target(target: Any) -> Target:
 
 def _cuda_target(target: Any) -> CudaTarget | None:
     """Read a target of the kind CUDA, None if it is of another kind."""
-    attrs = _target_attrs(target) if isinstance(target, Target) else _target_mapping(target)
+    if isinstance(target, Target):
+        return read_target(target) if target.kind.name == "cuda" else None
+    attrs = _target_mapping(target)
     return cuda_target(attrs) if attrs.get("kind") == "cuda" else None
 
 

@@ -11,13 +11,18 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from .minimal import parse_architecture
 
-__all__ = ["compile_device_code", "make_fat_binary", "supported_architectures"]
+__all__ = [
+    "check_architectures",
+    "compile_device_code",
+    "make_fat_binary",
+    "supported_architectures",
+]
 
 #: TVM's own switch: "nvrtc" (the default) or "nvcc".
 MODE_VARIABLE = "TVM_CUDA_COMPILE_MODE"
@@ -85,6 +90,7 @@ def compile_device_code(source: str, architecture: str, fast_math: bool = False)
     ...     assert cubin.startswith(b"\\x7fELF")
     """
     parse_architecture(architecture)
+    check_architectures([architecture])
     mode = os.environ.get(MODE_VARIABLE, "").lower()
     if mode not in ("", "nvrtc", "nvcc"):
         raise ValueError(f"{MODE_VARIABLE}: expected 'nvrtc' or 'nvcc', found {mode!r}")
@@ -98,6 +104,24 @@ def compile_device_code(source: str, architecture: str, fast_math: bool = False)
             f"compiling CUDA code for {architecture}: expected a CUDA compiler, found {tried}; {_INSTALL}"
         )
     return _compile_with_nvcc(nvcc, source, architecture, fast_math)
+
+
+def check_architectures(architectures: Iterable[str]) -> None:
+    """Refuse architectures that the compiler in use does not know; without one, nothing is known.
+
+    Raises
+    ------
+    ValueError
+        Names the compiler, what it compiles for, and what was found.
+    """
+    known = supported_architectures()
+    for name in architectures:
+        number = name.split("_")[1]
+        if known and not {f"sm_{number}", f"sm_{number.rstrip('af')}"} & set(known):
+            raise ValueError(
+                f"arch: expected an architecture that {_compiler_name()} compiles for "
+                f"({', '.join(known)}), found {name!r}"
+            )
 
 
 def supported_architectures() -> list[str]:
@@ -165,12 +189,14 @@ def _nvrtc() -> Any:
     return nvrtc
 
 
+def _compiler_name() -> str:
+    nvrtc = _nvrtc() if os.environ.get(MODE_VARIABLE, "").lower() != "nvcc" else None
+    if nvrtc is None:
+        return "nvcc"
+    return "NVRTC " + ".".join(map(str, _checked(nvrtc, *nvrtc.nvrtcVersion())))
+
+
 def _compile_with_nvrtc(nvrtc: Any, source: str, architecture: str, fast_math: bool) -> bytes:
-    known = [str(number) for number in _checked(nvrtc, *nvrtc.nvrtcGetSupportedArchs())]
-    name, number = architecture.split("_")
-    if number.rstrip("af") not in known:
-        version = ".".join(map(str, _checked(nvrtc, *nvrtc.nvrtcVersion())))
-        raise _unknown_architecture(architecture, f"NVRTC {version}", [f"sm_{k}" for k in known])
     program = _checked(
         nvrtc, *nvrtc.nvrtcCreateProgram(source.encode(), b"tvm_sparse.cu", 0, [], [])
     )
@@ -191,7 +217,7 @@ def _compile_with_nvrtc(nvrtc: Any, source: str, architecture: str, fast_math: b
             log = bytearray(_checked(nvrtc, *nvrtc.nvrtcGetProgramLogSize(program)))
             nvrtc.nvrtcGetProgramLog(program, log)
             raise _refused(architecture, log.decode(errors="replace").rstrip("\0 \n"))
-        is_ptx = name == "compute"
+        is_ptx = architecture.startswith("compute_")
         size = nvrtc.nvrtcGetPTXSize if is_ptx else nvrtc.nvrtcGetCUBINSize
         read = nvrtc.nvrtcGetPTX if is_ptx else nvrtc.nvrtcGetCUBIN
         code = bytearray(_checked(nvrtc, *size(program)))
@@ -243,11 +269,7 @@ def _toolkit_program(name: str) -> str | None:
 
 
 def _compile_with_nvcc(nvcc: str, source: str, architecture: str, fast_math: bool) -> bytes:
-    known = supported_architectures()
-    name, number = architecture.split("_")
-    if known and f"sm_{number}" not in known:
-        raise _unknown_architecture(architecture, "nvcc", known)
-    kind = "ptx" if name == "compute" else "cubin"
+    kind = "ptx" if architecture.startswith("compute_") else "cubin"
     with tempfile.TemporaryDirectory() as folder:
         source_path, result_path = Path(folder) / "tvm_sparse.cu", Path(folder) / f"code.{kind}"
         source_path.write_text(source)
@@ -262,13 +284,6 @@ def _compile_with_nvcc(nvcc: str, source: str, architecture: str, fast_math: boo
         if done.returncode != 0:
             raise _refused(architecture, done.stdout + done.stderr)
         return result_path.read_bytes()
-
-
-def _unknown_architecture(architecture: str, compiler: str, known: Sequence[str]) -> ValueError:
-    return ValueError(
-        f"arch: expected an architecture that {compiler} compiles for ({', '.join(known)}), "
-        f"found {architecture}"
-    )
 
 
 def _refused(architecture: str, log: str) -> RuntimeError:

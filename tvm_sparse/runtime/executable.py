@@ -1,26 +1,25 @@
 """Compiled kernels as Python callables.
 
 In: a compiled TVM module, and the metadata that says what each parameter is. Out:
-:class:`Executable`, called with arrays of any framework. A call with a complete list of ready
-arrays takes a short path (a few microseconds); everything else, and every call that the compiled
-code refuses, goes through :class:`~tvm_sparse.runtime.binding.Binding`, which repairs what may be
-repaired and names the argument, the expected and the found otherwise.
+:class:`Executable`, whose functions are called with arrays of any framework, on the host or on a GPU.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import tvm
 import tvm_ffi
 
-from .binding import Binding
 from .cuda_compiler import compile_device_code
+from .device_binding import Launcher
 from .device_code import DeviceCode
+from .device_kernel import DeviceKernelFunction
 from .export import copy_library, export_library
+from .kernel_function import KernelFunction, check_level
 from .minimal import (
     KNOWN_ARCHITECTURES,
     cuda_refusal,
@@ -28,11 +27,7 @@ from .minimal import (
     host_architecture,
     missing_cpu_features,
 )
-from .prepared_tensors import PreparedTensors
-from .signature import Signature
 from .threads import attach_process_launcher, module_header
-
-_VALIDATION_LEVELS = ("cheap", "full")
 
 
 class Executable:
@@ -68,7 +63,7 @@ class Executable:
         path: Path | None = None,
         device_code: DeviceCode | None = None,
     ) -> None:
-        _check_level(validate)
+        check_level(validate)
         if not metadata.get("functions"):
             raise ValueError("metadata: expected at least one function, found none")
         metadata = dict(metadata)
@@ -90,16 +85,18 @@ class Executable:
         #: Why this machine can't run the functions, which may still be exported; None if it can.
         self.refusal = refusal
         self._functions = {
-            name: KernelFunction(
-                name,
-                self.module.get_function(name) if refusal is None else _refusing(refusal),
-                function,
-                self.validate,
-            )
-            for name, function in metadata["functions"].items()
+            name: self._kernel(name, function) for name, function in metadata["functions"].items()
         }
         names = list(self._functions)
         self._default = self._functions["main" if "main" in names else names[0]]
+
+    def _kernel(self, name: str, described: dict) -> KernelFunction:
+        refusal = self.refusal
+        function = self.module.get_function(name) if refusal is None else _refusing(refusal)
+        if "architectures" in self.metadata:
+            launcher = Launcher(function, described, self.metadata)
+            return DeviceKernelFunction(name, launcher, described, self.validate, refusal)
+        return KernelFunction(name, function, described, self.validate)
 
     @property
     def functions(self) -> list[str]:
@@ -192,111 +189,6 @@ class Executable:
         return f"<Executable {functions} for {kind or 'an unnamed target'}>"
 
 
-class KernelFunction:
-    """One compiled function.
-
-    **Arguments.** Positional arguments follow the parameter order: all parameters, or all
-    buffers, or only the inputs; keywords name parameters (or buffers). A SciPy sparse matrix or
-    PyTorch sparse tensor passed for a sparse buffer also supplies the pointers and indices of its
-    axes. Sizes that are left out are inferred from shapes. Outputs that are left out (or None) are
-    allocated: as PyTorch tensors if an input is one, as TVM tensors if all inputs are, else as
-    NumPy arrays. A sparse matrix passed for an output gives its structure, and the result is a
-    new matrix.
-
-    **Arrays** are NumPy, PyTorch, TVM or other DLPack arrays in host memory. Dtypes must match.
-    Inputs may be read-only; views that are strided, unaligned or byte-swapped are copied, and
-    strided outputs are written through a copy, so gaps keep their content. A flat array may
-    stand for a buffer of several dimensions if other arguments determine all its sizes. An output
-    may not overlap another argument.
-
-    **Checks.** Always: rank, shape relations, dtype, device, overlap, and the two ends of each
-    ``indptr`` (first 0, last the number of stored entries; spare capacity is refused). When index
-    arrays are first seen: every pointer and coordinate, in range and ordered as the axes declare.
-    The array objects that passed are remembered (the last 64 of each axis), and later calls with
-    them skip this check. *A change in place of a remembered array is not noticed:* pass
-    ``validate="full"``, which checks at each call, or a new array. Sparse matrices are checked at
-    each call, and sorted in a copy where an axis asks for it.
-
-    **Packed tensors** are passed by keyword. Their arrays are made ready at the first call and kept as
-    long as the tensor lives: later calls share these arrays, so new values in them are seen, and notice
-    arrays that were replaced.
-
-    Returns
-    -------
-    array or tuple of arrays or None
-        The outputs, as passed or allocated.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is missing, superfluous or unfit; the message names it, the expected and
-        the found.
-    """
-
-    def __init__(
-        self, name: str, function: tvm_ffi.Function, metadata: dict, validate: str = "cheap"
-    ) -> None:
-        self.name = name
-        self.metadata = metadata
-        self.validate = validate
-        self._function = function
-        self._signature = Signature(name, metadata)
-        self._is_ready = self._signature.ready_check()
-        self._prepared = PreparedTensors(self._signature)
-        self._completions = {
-            len(given): self._signature.completion(given)
-            for given in (self._signature.inputs, [p["name"] for p in self._signature.buffers])
-        }
-
-    def __call__(self, *args: Any, validate: str | None = None, **kwargs: Any) -> Any:
-        """Run the kernel."""
-        level = validate or self.validate
-        if level == "cheap":
-            if not kwargs:
-                complete = self._completions.get(len(args))
-                ready = args if complete is None else complete(args)
-                if ready is not None and self._is_ready(ready) and self._accepts(ready):
-                    return self._signature.results(ready)
-            elif not args:
-                prepared = self._prepared.find(kwargs)
-                ready = None if prepared is None else prepared.complete(kwargs)
-                if ready is not None and self._accepts(ready):
-                    return prepared.results(ready)
-        _check_level(level)
-        binding = Binding(self._signature, args, kwargs)
-        results = binding.run(self._function, level)
-        if binding.packed:
-            self._prepared.remember(binding)
-        return results
-
-    def _accepts(self, ready: Sequence[Any]) -> bool:
-        """Run the compiled code, unless it refuses the arguments, before anything is written."""
-        try:
-            self._function(*ready)
-        except (TypeError, ValueError, BufferError):
-            return False  # the binding repairs or explains
-        return True
-
-    def arguments(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Return the complete list of ready arguments that a call would pass, fully validated."""
-        ready: list[Any] = []
-        Binding(self._signature, args, kwargs).run(lambda *all_: ready.extend(all_), "full")
-        return ready
-
-    @property
-    def signature(self) -> Signature:
-        """What its arguments are."""
-        return self._signature
-
-    @property
-    def heading(self) -> str:
-        """Name and parameters, such as ``"spmv(a, x, y, indptr, indices, m, n, nnz)"``."""
-        return f"{self.name}({', '.join(self._signature.names)})"
-
-    def __repr__(self) -> str:
-        return f"<KernelFunction {self.heading}>"
-
-
 def _refusal(module: tvm_ffi.Module | None, metadata: dict) -> str | None:
     """Say why this machine can't run `module`, which may still be exported; None if it can."""
     if module is not None and module.kind == "llvm":
@@ -321,8 +213,3 @@ def _refusing(reason: str) -> Callable[..., None]:
         raise ValueError(f"the kernel {reason}")
 
     return refuse
-
-
-def _check_level(level: str) -> None:
-    if level not in _VALIDATION_LEVELS:
-        raise ValueError(f"validate: expected 'cheap' or 'full', found {level!r}")

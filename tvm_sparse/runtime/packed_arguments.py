@@ -55,12 +55,20 @@ def expand_packed(
             parameter = given if given == name else owner + given.removeprefix(name)
             if owner == name or given == name or parameter not in known:
                 found[parameter] = value
-            elif not np.array_equal(known[parameter], value):
+            elif not _is_same(known[parameter], value):
                 raise ValueError(
                     f"{signature.label(key)}: expected the index arrays of the other tensor over the "
                     f"same axes, found others ({parameter!r} differs)"
                 )
     return found
+
+
+def _is_same(first: Any, second: Any) -> bool:
+    """Whether two arrays, or sizes, are equal; those on a GPU are copied to tell."""
+    if first is second:
+        return True
+    copies = (value.numpy() if hasattr(value, "data_ptr") else value for value in (first, second))
+    return np.array_equal(*copies)
 
 
 def shares_arrays(signature: Signature, key: str) -> bool:

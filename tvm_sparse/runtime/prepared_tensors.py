@@ -8,9 +8,10 @@ call takes the longer path again.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import is_
 from typing import Any
 
@@ -27,9 +28,8 @@ from .packed_arguments import expand_packed
 from .signature import Signature
 from .sparse_arguments import index_parameters
 
-__all__ = ["PreparedTensor", "PreparedTensors"]
+__all__ = ["AddressRanges", "PreparedTensor", "PreparedTensors", "given_by"]
 
-_PACKED_TYPES = (Packed, PackedComposition)
 _TENSOR_TYPES = (tvm_ffi.Tensor, tvm.runtime.Tensor)
 
 
@@ -41,6 +41,9 @@ class PreparedTensors:
     signature : Signature
         Of the function.
     """
+
+    #: Types of packed tensors that are kept.
+    packed_types: tuple[type, ...] = (Packed, PackedComposition)
 
     def __init__(self, signature: Signature) -> None:
         self._signature = signature
@@ -54,7 +57,7 @@ class PreparedTensors:
         """Return what is kept of the one packed tensor among keyword arguments, if it is still so."""
         chosen = None
         for key, value in arguments.items():
-            if type(value) in _PACKED_TYPES:
+            if type(value) in self.packed_types:
                 if chosen is not None:
                     return (
                         None  # tensors with index arrays in common are checked against each other
@@ -71,14 +74,27 @@ class PreparedTensors:
         if len(binding.packed) != 1:
             return
         ((key, packed),) = binding.packed.items()
-        if type(packed) not in _PACKED_TYPES:
+        if type(packed) not in self.packed_types:
             return
         known = self._entries.get((key, id(packed)))
         if known is not None and known.is_current(packed):
             return
-        entry = _prepare(self._signature, binding, key, packed, self._forgetting(key, id(packed)))
+        entry = self._prepare(binding, key, packed, self._forgetting(key, id(packed)))
         if entry is not None:
             self._entries[key, id(packed)] = entry
+
+    def _prepare(
+        self, binding: Binding, key: str, packed: Any, forget: Callable[[Any], None]
+    ) -> PreparedTensor | None:
+        given = given_by(self._signature, binding, key, packed)
+        if given is None or not all(map(_is_shared, given[0].values())):
+            return None
+        arrays, sizes = given
+        outputs = self._signature.outputs
+        tensors = {
+            name: array_to_tensor(binding.views[name], written=name in outputs) for name in arrays
+        }
+        return PreparedTensor(self._signature, key, packed, arrays, tensors, sizes, forget)
 
     def _forgetting(self, key: str, identity: int) -> Callable[[Any], None]:
         """Return what drops an entry when its tensor is gone, without keeping this object alive."""
@@ -125,22 +141,12 @@ class PreparedTensor:
     ) -> None:
         self._packed = weakref.ref(packed, forget)
         self._key = key
-        self._parts = tuple(packed.parts.values()) if hasattr(packed, "parts") else None
-        self._storages = [
-            (storage, storage.values, tuple(storage.arrays.values()), dict(storage.sizes))
-            for storage in _storages(packed)
-        ]
-        self._shapes = [(array, array.shape) for array in arrays.values()]
-        self._pins = [weakref.ref(array) for array in arrays.values()]  # NumPy then moves none
         position = signature.position
         self._template: list[Any] = [None] * len(signature.parameters)
         for name, tensor in tensors.items():
             self._template[position[name]] = tensor
         for name in signature.scalars:
             self._template[position[name]] = sizes.get(name)
-        self._pointers = [
-            (arrays[name], stored.evaluate(sizes)) for name, stored in signature.pointers
-        ]
         # What the caller gives beside it.
         self._inputs = [(n, position[n]) for n in signature.inputs if n not in arrays]
         self._outputs = [
@@ -162,9 +168,23 @@ class PreparedTensor:
         }
         read = [array for name, array in arrays.items() if name in signature.inputs]
         self._example = read[:1]
-        self._all_ranges = _Ranges(list(arrays.values()))
-        self._written_ranges = _Ranges(list(self._written.values()))
         self._result_positions = signature.output_positions
+        self._watch(signature, packed, arrays)
+
+    def _watch(self, signature: Signature, packed: Any, arrays: Mapping[str, Any]) -> None:
+        """Note where the arrays lie, and by what a change is noticed."""
+        self._parts = tuple(packed.parts.values()) if hasattr(packed, "parts") else None
+        self._storages = [
+            (storage, storage.values, tuple(storage.arrays.values()), dict(storage.sizes))
+            for storage in _storages(packed)
+        ]
+        self._shapes = [(array, array.shape) for array in arrays.values()]
+        self._pins = [weakref.ref(array) for array in arrays.values()]  # NumPy then moves none
+        self._pointers = [
+            (arrays[name], stored.evaluate(self._sizes)) for name, stored in signature.pointers
+        ]
+        self._all_ranges = AddressRanges(map(_addresses, arrays.values()))
+        self._written_ranges = AddressRanges(map(_addresses, self._written.values()))
 
     def is_current(self, packed: Packed | PackedComposition) -> bool:
         """Tell whether this is of `packed`, and its arrays are still the same objects."""
@@ -185,14 +205,19 @@ class PreparedTensor:
                 return False
         return all(array.shape == shape for array, shape in self._shapes)
 
+    def _has_sound_ends(self) -> bool:
+        return all(p.item(0) == 0 and p.item(-1) == stored for p, stored in self._pointers)
+
+    def _allocator(self, inputs: Sequence[Any]) -> Callable[[Sequence[int], str], Any]:
+        return functools.partial(allocate, framework_of(inputs))
+
     def complete(self, given: Mapping[str, Any]) -> list[Any] | None:
         """Return all arguments of a call, None where it needs the longer path.
 
         Checks what the compiled code does not: the ends of pointers, alignment, overlap of outputs.
         """
-        for pointers, stored in self._pointers:
-            if pointers.item(0) != 0 or pointers.item(-1) != stored:
-                return None
+        if not self._has_sound_ends():
+            return None
         full = self._template.copy()
         dense = []
         for name, place in self._inputs:
@@ -228,12 +253,12 @@ class PreparedTensor:
             return None
         if missing:
             sizes = {name: full[place] for name, place in self._open_sizes}
-            framework = framework_of([*dense, *self._example])
+            new = self._allocator([*dense, *self._example])
             for _, place, shape, dtype in missing:
                 extents = [extent.evaluate(sizes) for extent in shape]
                 if min(extents, default=1) < 0:
                     return None
-                full[place] = allocate(framework, extents, dtype)
+                full[place] = new(extents, dtype)
         return full
 
     def results(self, full: Sequence[Any]) -> Any:
@@ -257,26 +282,32 @@ class PreparedTensor:
         if self._written:
             if not all(array.flags.writeable for array in self._written.values()):
                 return False
-            if any(self._written_ranges.overlap(view) for view in inputs):
+            if any(_overlap(self._written_ranges, view) for view in inputs):
                 return False
         names = [name for name, _ in self._inputs]
         written = [inputs[names.index(name)] for name in self._written_inputs] + outputs
         everything = inputs + outputs
         for view in written:
-            if self._all_ranges.overlap(view):
+            if _overlap(self._all_ranges, view):
                 return False
             if any(view is not other and np.may_share_memory(view, other) for other in everything):
                 return False
         return True
 
 
-class _Ranges:
-    """The addresses that arrays take."""
+class AddressRanges:
+    """The addresses that arrays take.
 
-    def __init__(self, arrays: Sequence[np.ndarray]) -> None:
+    Parameters
+    ----------
+    ranges : iterable of tuple
+        Begin and end of each.
+    """
+
+    def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
         self._begins: list[int] = []
         self._ends: list[int] = []
-        for begin, end in sorted(map(_addresses, arrays)):
+        for begin, end in sorted(ranges):
             if begin == end:
                 continue
             if self._ends and begin <= self._ends[-1]:
@@ -285,13 +316,15 @@ class _Ranges:
                 self._begins.append(begin)
                 self._ends.append(end)
 
-    def overlap(self, view: np.ndarray) -> bool:
-        """Tell whether a contiguous array shares memory with them; of others, nothing is known."""
-        if not view.flags.c_contiguous:
-            return True
-        begin, end = _addresses(view)
+    def overlap(self, begin: int, end: int) -> bool:
+        """Tell whether some of the addresses from `begin` to `end` are among them."""
         last = bisect_left(self._begins, end) - 1
         return begin < end and last >= 0 and self._ends[last] > begin
+
+
+def _overlap(ranges: AddressRanges, view: np.ndarray) -> bool:
+    """Tell whether a contiguous array shares memory with others; of other arrays, nothing is known."""
+    return not view.flags.c_contiguous or ranges.overlap(*_addresses(view))
 
 
 def _addresses(array: np.ndarray) -> tuple[int, int]:
@@ -328,22 +361,19 @@ def _extents_that_show(
     return found
 
 
-def _prepare(
-    signature: Signature,
-    binding: Binding,
-    key: str,
-    packed: Packed | PackedComposition,
-    forget: Callable[[Any], None],
-) -> PreparedTensor | None:
-    """Return the arguments of a packed tensor that a call was made with, None if it needs more."""
+def given_by(
+    signature: Signature, binding: Binding, key: str, packed: Any
+) -> tuple[dict[str, Any], dict[str, int]] | None:
+    """Return the arrays and sizes that a packed tensor gave to a call, None if the call needs more.
+
+    It does where index arrays, or sizes that they are checked against, came with other arguments.
+    """
     expanded = expand_packed(signature, key, packed, {})
     arrays = {
         name: value
         for name, value in expanded.items()
         if name in signature.shapes and binding.values.get(name) is value
     }
-    if not all(_is_shared(array) for array in arrays.values()):
-        return None
     # 1. All index arrays of the call, and the sizes that they are checked against, are the tensor's.
     sizes = _own_sizes(signature, key, packed, expanded, arrays)
     for axis in signature.given_axes:
@@ -357,11 +387,7 @@ def _prepare(
     # 2. The call that succeeded had these sizes.
     if any(binding.sizes.get(name) != size for name, size in sizes.items()):
         return None
-    tensors = {
-        name: array_to_tensor(binding.views[name], written=name in signature.outputs)
-        for name in arrays
-    }
-    return PreparedTensor(signature, key, packed, arrays, tensors, sizes, forget)
+    return arrays, sizes
 
 
 def _own_sizes(

@@ -7,6 +7,7 @@ path of a call.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -102,9 +103,14 @@ class Signature:
         """Return the index parameters of a buffer parameter's axes."""
         return self._existing(index_parameters(self.sparse_axes(name)))
 
-    def completion(self, given: Sequence[str]) -> Callable[[Sequence[Any]], list | None] | None:
+    def completion(
+        self,
+        given: Sequence[str],
+        allocator: Callable[[Sequence[Any]], Callable[..., Any]] | None = None,
+    ) -> Callable[[Sequence[Any]], list | None] | None:
         """Return what extends ready arrays for the parameters `given` to a full argument list.
 
+        Results are allocated by what `allocator` returns for the arrays, in host memory if it is not given.
         None when some size can't be read off one extent of a given array.
         """
         sources = {}
@@ -141,18 +147,22 @@ class Signature:
             except IndexError:
                 return None
             if allocations:
-                framework = framework_of(args)
+                new = (
+                    allocator(args)
+                    if allocator
+                    else functools.partial(allocate, framework_of(args))
+                )
                 sizes = {name: full[place] for name, place in names}
                 for place, shape, dtype in allocations:
                     extents = [extent.evaluate(sizes) for extent in shape]
                     if min(extents, default=1) < 0:
                         return None
-                    full[place] = allocate(framework, extents, dtype)
+                    full[place] = new(extents, dtype)
             return full
 
         return complete
 
-    def _reader(self) -> Callable[[Dimension, Sequence[Any]], Any]:
+    def reader(self) -> Callable[[Dimension, Sequence[Any]], Any]:
         """Return what evaluates a dimension for a full argument list."""
         position = self.position
         scalars = [(name, position[name]) for name in self.scalars]
@@ -184,7 +194,7 @@ class Signature:
             )
             for axis in self.given_axes
         ]
-        evaluate = self._reader()
+        evaluate = self.reader()
         pairs = [
             (output, other)
             for output in outputs

@@ -94,7 +94,7 @@ def unpack_sparse(
         raise ValueError(
             f"{label}: expected a matrix, found a sparse array of shape {tuple(matrix.shape)}"
         )
-    unpacker, ordered = _unpacker_of(axes, format)
+    unpacker, ordered = unpacker_of(axes, format)
     if unpacker is not None:
         return unpacker.unpack(label, matrix, ordered, sizes)
     if format is not None:
@@ -111,10 +111,10 @@ def unpack_sparse(
 
 def accepts_matrices(axes: Sequence[Axis], format: str | None = None) -> bool:
     """Tell whether a matrix can be passed for a buffer over `axes`, stored in a format of this name."""
-    return _unpacker_of(axes, format)[0] is not None
+    return unpacker_of(axes, format)[0] is not None
 
 
-def _unpacker_of(
+def unpacker_of(
     axes: Sequence[Axis], format: str | None
 ) -> tuple[SparseUnpacker | None, Sequence[Axis]]:
     """Find what takes a matrix apart, and the axes in the order of the matrix' dimensions.

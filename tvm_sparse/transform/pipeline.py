@@ -13,11 +13,14 @@ from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
 from ..errors import SparseProgramError
 from ._access import variables_of
+from .align_vectors import AlignVectors
 from .balance import BalanceRows
+from .check_alignment import CheckAlignment
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
 from .full_blocks import SkipPaddingTests
 from .guard_loads import GuardLoads
+from .hoist_bases import HoistBases
 from .hoist_index_loads import HoistIndexLoads
 from .hold_tile import HoldTile
 from .horizontal_fusion import FuseRowLoops, MergeOuterLoops
@@ -35,6 +38,7 @@ from .shuffle_masks import NameShuffleMasks
 from .split_rows import SplitRows
 from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
+from .unswitch_bounds import UnswitchBounds
 from .vector_tail import PeelVectorTail
 
 __all__ = ["PIPELINE_NAME", "tvm_sparse_pipeline"]
@@ -107,31 +111,27 @@ def _check_thread_reductions(body: tirx.Stmt, loops: list[tirx.For]) -> None:
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_sparse.RewriteStorage")
 class _RewriteStorage:
-    """TVM's reuse of memory, for functions without fragments of tensor cores.
+    """TVM's reuse of memory, for functions that stage nothing in dynamic shared memory.
 
     It gives operands and results the same shared memory, and then their types differ in accesses through
-    pointers. Shared memory is merged later on, by bytes.
+    pointers. That memory is merged later on, by bytes.
     """
 
     def transform_module(self, module: tvm.IRModule, _context) -> tvm.IRModule:
         rewritten = tvm.IRModule(attrs=module.attrs)
         for var, func in module.functions.items():
-            if isinstance(func, tirx.PrimFunc) and not _has_fragments(func):
+            if isinstance(func, tirx.PrimFunc) and not _stages(func):
                 alone = tirx.transform.StorageRewrite()(tvm.IRModule({var: func}))
                 func = alone[var]
             rewritten[var] = func
         return rewritten
 
 
-def _has_fragments(func: tirx.PrimFunc) -> bool:
-    found: list[tirx.AllocBuffer] = []
-
-    def note(stmt: tirx.AllocBuffer) -> None:
-        if str(stmt.buffer.scope()).startswith("wmma."):
-            found.append(stmt)
-
+def _stages(func: tirx.PrimFunc) -> bool:
+    scopes: list[str] = []
+    note = lambda stmt: scopes.append(str(stmt.buffer.scope()))  # noqa: E731
     tvm_ffi.structural_walk(func.body, (tirx.AllocBuffer, note))
-    return bool(found)
+    return "shared.dyn" in scopes
 
 
 def _passes(config) -> list[tvm.transform.Pass]:
@@ -165,6 +165,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
     loops = [
         GuardLoads(),
         SplitRows(),
+        UnswitchBounds(),
         HoldTile(),
         SumLanes(),
         ShareInner(),
@@ -194,8 +195,10 @@ def _passes(config) -> list[tvm.transform.Pass]:
         s_tir.transform.RewriteUnsafeSelect(),
         FuseRowLoops(),
         HoistIndexLoads(),
+        HoistBases(),
         StackLocals(),
         FitStack(),
+        AlignVectors(),
         KeepRolled(),
     ]
     if not enabled("tirx.disable_cse_tir"):
@@ -215,6 +218,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         functions.append(s_tir.transform.InjectPTXAsyncCopy())
     functions += [
         s_tir.transform.MergeSharedMemoryAllocations(),
+        CheckAlignment(),
         tirx.transform.SplitHostDevice(),
         CheckLaunches(),
         tirx.transform.MakePackedAPI(),

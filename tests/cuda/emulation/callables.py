@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,22 +16,21 @@ from tvm_sparse.runtime import lower
 from tvm_sparse.runtime.compile import describe_functions, resolve_target
 from tvm_sparse.runtime.executable import Executable
 from tvm_sparse.runtime.minimal import array_to_tensor
+from tvm_sparse.transform import PIPELINE_NAME
 
 from .compiler import compile_kernels, runtime_library
 from .entries import kernel_module
-from .host import SplitModule, build_host, split
+from .errors import EmulationError
+from .host import build_host, split
 
 __all__ = ["EmulatedSource", "EmulationError", "emulated", "emulated_source", "running_order"]
+
+_one_call = threading.Lock()  # the emulator knows the arrays of one call
 
 DEFAULT_TARGET = {"kind": "cuda", "arch": "sm_80"}
 
 
-@tvm_ffi.register_error
-class EmulationError(RuntimeError):
-    """A kernel did what CUDA does not allow, or what has no defined result."""
-
-
-def emulated(program: Any, target: Any = None) -> Any:
+def emulated(program: Any, target: Any = None, *, tir_pipeline: str = PIPELINE_NAME) -> Any:
     """Compile a CUDA kernel to run on the CPU.
 
     Parameters
@@ -39,6 +39,8 @@ def emulated(program: Any, target: Any = None) -> Any:
         Scheduled for CUDA. The kernels of a list are compiled at the same time.
     target : str, dict or tvm.target.Target
         A CUDA target; ``{"kind": "cuda", "arch": "sm_80"}`` unless given.
+    tir_pipeline : str
+        The lowering; that of the package unless given.
 
     Returns
     -------
@@ -51,28 +53,30 @@ def emulated(program: Any, target: Any = None) -> Any:
         From the call, not from here: see this package.
     """
     if isinstance(program, list | tuple):
-        return _emulated(list(program), target)
-    return _emulated([program], target)[0]
+        return _emulated(list(program), target, tir_pipeline)
+    return _emulated([program], target, tir_pipeline)[0]
 
 
-def _emulated(programs: list[Any], target: Any) -> list[Executable]:
+def _emulated(programs: list[Any], target: Any, tir_pipeline: str) -> list[Executable]:
     resolved = resolve_target(DEFAULT_TARGET if target is None else target)
     arch = str(dict(resolved.attrs).get("arch", "sm_80"))
-    lowered = [lower(program) for program in programs]
-    parts = [split(module, resolved) for module in lowered]
-    texts = [kernel_module(part.source, arch, part.tags)[0] for part in parts]
-    libraries = compile_kernels(texts)
+    started = []
+    for program in programs:  # the compiler works on one while the next is lowered
+        module = lower(program)
+        parts = split(module, resolved, tir_pipeline)
+        text, _ = kernel_module(parts.source, arch, parts.tags)
+        started.append((module, parts, build_host(parts), compile_kernels(text)))
     made = []
-    for module, part, library in zip(lowered, parts, libraries):
+    for module, parts, host, library in started:
+        host.import_module(tvm_ffi.load_module(str(library.result())))
+        functions = describe_functions(module)
         metadata = {
             "version": 1,
-            "functions": describe_functions(module),
-            "target": {"kind": "cuda", "arch": arch},
+            "functions": functions,
+            "target": {"kind": "emulated cuda", "arch": arch},
             "cpu_features": [],
         }
-        made.append(
-            Executable(_EmulatedModule(part, str(library), metadata["functions"]), metadata)
-        )
+        made.append(Executable(_EmulatedModule(parts.source, host, functions), metadata))
     return made
 
 
@@ -81,25 +85,25 @@ class _EmulatedModule:
 
     kind = "emulation"
 
-    def __init__(self, parts: SplitModule, library: str, functions: dict[str, dict]) -> None:
-        self._parts = parts
-        self._module = build_host(parts, tvm_ffi.load_module(library))
+    def __init__(self, source: str, host: tvm_ffi.Module, functions: dict[str, dict]) -> None:
+        self._source = source
+        self._host = host
         self._functions = functions
 
     def get_function(self, name: str) -> Callable[..., None]:
         """Return a function of the host that tells the emulator which arrays its call has."""
-        function = self._module.get_function(name)
+        function = self._host.get_function(name)
         names = [arg.get("buffer", arg["name"]) for arg in self._functions[name]["args"]]
 
         def call(*arguments: Any) -> None:
-            with _explained(self._parts.source), _known_arrays(names, arguments):
+            with _explained(self._source), _known_arrays(names, arguments):
                 function(*arguments)
 
         return call
 
     def inspect_source(self, _language: str = "") -> str:
         """Return the CUDA C."""
-        return self._parts.source
+        return self._source
 
 
 class EmulatedSource:
@@ -157,11 +161,11 @@ def emulated_source(source: str, arch: str = "sm_80") -> EmulatedSource:
     >>> kernels["twice"](1, 5, 0, x)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    tests.cuda.emulation.callables.EmulationError: kernel twice: out-of-bounds read of x: index 4 ...
+    tests.cuda.emulation.errors.EmulationError: kernel twice: out-of-bounds read of x: index 4 ...
     """
     text, kernels = kernel_module(source, arch)
-    (library,) = compile_kernels([text])
-    return EmulatedSource(source, str(library), [kernel.name for kernel in kernels])
+    library = str(compile_kernels(text).result())
+    return EmulatedSource(source, library, [kernel.name for kernel in kernels])
 
 
 @contextlib.contextmanager
@@ -179,17 +183,24 @@ def running_order(order: str, seed: int = 0) -> Iterator[None]:
 def _known_arrays(names: Sequence[str], arguments: Sequence[Any]) -> Iterator[None]:
     """Tell the emulator the arrays of a call."""
     runtime = runtime_library()
+    _one_call.acquire()
     for name, argument in zip(names, arguments):
-        if isinstance(argument, tvm_ffi.Tensor | tvm.runtime.Tensor):
-            size = (
-                int(np.prod(argument.shape, dtype=np.int64))
-                * tvm.DataType(str(argument.dtype)).itemsize
-            )
-            runtime.emulation_array(name.encode(), argument.data_ptr(), size)
+        if not isinstance(argument, int | float | np.number):
+            runtime.emulation_array(name.encode(), *_extent(argument))
     try:
         yield
     finally:
         runtime.emulation_forget_arrays()
+        _one_call.release()
+
+
+def _extent(array: Any) -> tuple[int, int]:
+    """Return the address and the bytes of an array of any framework."""
+    if isinstance(array, np.ndarray):
+        return array.ctypes.data, array.nbytes
+    tensor = array if isinstance(array, tvm_ffi.Tensor) else tvm_ffi.from_dlpack(array)
+    elements = int(np.prod(tuple(tensor.shape), dtype=np.int64))
+    return tensor.data_ptr(), elements * tvm.DataType(str(tensor.dtype)).itemsize
 
 
 @contextlib.contextmanager

@@ -13,7 +13,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import tvm_ffi
@@ -34,17 +35,16 @@ _KERNEL = [
     *_COMMON,
     "-O1",
     "-ftrivial-auto-var-init=pattern",
-    "-fsanitize=signed-integer-overflow,integer-divide-by-zero,bounds",
+    "-fsanitize=signed-integer-overflow,integer-divide-by-zero,shift-exponent,bounds",
     "-fno-sanitize-recover",
 ]
 
 
-def compile_kernels(sources: list[str]) -> list[Path]:
-    """Compile C++ texts, two at a time, and return the shared libraries."""
+def compile_kernels(source: str) -> Future[Path]:
+    """Begin to compile a C++ text, beside at most one other; the result is the shared library."""
     runtime_library()
     _precompiled_header()
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(_compile, sources))
+    return _workers().submit(_compile, source)
 
 
 @functools.cache
@@ -62,11 +62,16 @@ def runtime_library() -> ctypes.CDLL:
     return loaded
 
 
+@functools.cache
+def _workers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(2)
+
+
 def _compile(source: str) -> Path:
     library = _folder() / f"kernels_{_hash(source, *_KERNEL, _header_hash())}.so"
     if library.exists():
         return library
-    stem = library.with_suffix(f".{os.getpid()}")
+    stem = library.with_suffix(f".{os.getpid()}_{threading.get_ident()}")
     text, unit, made = (stem.with_suffix(suffix) for suffix in (".cpp", ".o", ".made"))
     text.write_text(source)
     header = ["-I", str(_precompiled_header().parent), "-include", "emulation.h"]
@@ -138,6 +143,6 @@ def _libraries() -> list[str]:
 
 
 def _run(arguments: list[str]) -> None:
-    done = subprocess.run([_compiler(), *arguments], capture_output=True, text=True)
+    done = subprocess.run([_compiler(), *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"emulation: the C++ compiler refused\n{done.stderr[:6000]}")

@@ -1,6 +1,10 @@
 // The CUDA execution model on a CPU: everything that emulated kernels are compiled against.
 #pragma once
 
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "execution.h"
 #include "intrinsics.h"
 #include "launch.h"
@@ -15,6 +19,9 @@
 #define __host__
 #define __forceinline__ inline
 #define __noinline__
+#define __constant__ static
+#define __maxnreg__(...)
+#define __block_size__(...)
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
 

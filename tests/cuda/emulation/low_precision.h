@@ -70,6 +70,7 @@ inline float odd_float(double value) {
 
 template <class Format>
 struct Float16 {
+  using Number = float;
   uint16_t bits;
 
   Float16() = default;

@@ -12,6 +12,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "execution.h"
+
 namespace emulation {
 
 // What is known of the last accesses to a few adjacent bytes; checks.cpp says how it is read.
@@ -34,7 +36,6 @@ struct Buffer {
   uint8_t* written = nullptr;      // for each granule of a workspace, whether it was ever written
   uint8_t granule = 0;
   Space space = Space::global;
-  bool is_float = false;
 };
 
 // Returns `at` if the running thread may access it so, else ends the launch with an error.
@@ -57,9 +58,14 @@ struct Index {
 
 template <class T>
 struct Ptr;
+template <class T>
+struct LocalPtr;
+template <class T, size_t count, size_t alignment>
+struct Local;
 
 template <class T>
 struct Ref {
+  using Number = T;
   const Buffer* buffer;
   char* at;
   int line;
@@ -111,6 +117,11 @@ struct Ptr {
   Ptr() = default;
   Ptr(const Buffer* buffer, char* at, int line) : buffer(buffer), at(at), line(line) {}
   Ptr(const volatile T* local) : at(reinterpret_cast<char*>(const_cast<T*>(local))) {}
+  template <class U, class = std::enable_if_t<std::is_void_v<T> || std::is_same_v<U, T>>>
+  Ptr(const LocalPtr<U>& local) : at(local.at), line(local.line) {}
+  template <class U, size_t count, size_t alignment,
+            class = std::enable_if_t<std::is_void_v<T> || std::is_same_v<U, T>>>
+  Ptr(Local<U, count, alignment>& local) : at(reinterpret_cast<char*>(local.elements)) {}
   template <class U, class = std::enable_if_t<std::is_void_v<T> && !std::is_same_v<U, T>>>
   Ptr(const Ptr<U>& other) : buffer(other.buffer), at(other.at), line(other.line) {}
 
@@ -135,6 +146,71 @@ Ptr<U> ptr_cast(const Ptr<T>& pointer, int line = __builtin_LINE()) {
 template <class U, class T>
 U* ptr_cast(T* local, int = 0) {
   return reinterpret_cast<U*>(const_cast<std::remove_cv_t<T>*>(local));
+}
+
+// Arrays of one thread: indices and vector accesses are checked, not the order of accesses.
+template <class T>
+struct LocalPtr {
+  char* base;
+  size_t bytes, alignment;
+  char* at;
+  int line;
+
+  T& element(ptrdiff_t index, int where) const {
+    ptrdiff_t offset = at - base + index * ptrdiff_t(sizeof(T));
+    if (offset < 0 || size_t(offset) + sizeof(T) > bytes)
+      fail(where, "out-of-bounds access of a local array: index %td of elements of %zu bytes, the array has %zu",
+           offset / ptrdiff_t(sizeof(T)), sizeof(T), bytes / sizeof(T));
+    if (offset % alignof(T) != 0 || alignment < alignof(T))
+      fail(where, "misaligned access of a local array: expected a multiple of %zu bytes, found offset %td in an "
+           "array aligned to %zu", alignof(T), offset, alignment);
+    return *reinterpret_cast<T*>(base + offset);
+  }
+  T& operator[](Index index) const { return element(index.value, index.line); }
+  T& operator*() const { return element(0, line); }
+  T* operator->() const { return &element(0, line); }
+  friend LocalPtr operator+(const LocalPtr& pointer, Index offset) {
+    LocalPtr moved = pointer;
+    moved.at += offset.value * int64_t(sizeof(T));
+    moved.line = offset.line;
+    return moved;
+  }
+};
+template <class T, size_t count, size_t declared_alignment>
+struct Local {
+  static constexpr size_t alignment = declared_alignment > alignof(T) ? declared_alignment : alignof(T);
+  alignas(alignment) T elements[count];
+
+  LocalPtr<T> pointer(int line) {
+    char* base = reinterpret_cast<char*>(elements);
+    return {base, sizeof(elements), alignment, base, line};
+  }
+  T& operator[](Index index) {
+    if (uint64_t(index.value) >= count) return pointer(index.line)[index];
+    return elements[index.value];
+  }
+  T& operator*() { return elements[0]; }
+  friend LocalPtr<T> operator+(Local& array, Index offset) { return array.pointer(offset.line) + offset; }
+};
+template <class U, class T>
+LocalPtr<U> ptr_cast(const LocalPtr<T>& pointer, int line = __builtin_LINE()) {
+  return {pointer.base, pointer.bytes, pointer.alignment, pointer.at, line};
+}
+template <class U, class T, size_t count, size_t alignment>
+LocalPtr<U> ptr_cast(Local<T, count, alignment>& array, int line = __builtin_LINE()) {
+  return ptr_cast<U>(array.pointer(line), line);
+}
+
+// A cast to int, which must not change the value.
+template <class N>
+int narrowed(const N& number, int line = __builtin_LINE()) {
+  if constexpr (std::is_class_v<N>) {
+    return narrowed(static_cast<typename N::Number>(number), line);
+  } else if constexpr (std::is_integral_v<N> && sizeof(N) >= sizeof(int)) {
+    if (static_cast<N>(static_cast<int>(number)) != number || (std::is_unsigned_v<N> && number > N(INT32_MAX)))
+      fail(line, "overflow of a cast to int: %lld", static_cast<long long>(number));
+  }
+  return static_cast<int>(number);
 }
 
 // Arrays of shared memory.

@@ -16,6 +16,10 @@ struct Operation {
   Location location;
   Type* type;
 };
+struct Shift {
+  Location location;
+  Type *value, *distance;
+};
 struct Indexing {
   Location location;
   Type *array, *index;
@@ -45,6 +49,9 @@ void __ubsan_handle_divrem_overflow_abort(Operation* at, uintptr_t a, uintptr_t 
   if (value_of(at->type, b) == 0)
     emulation::fail(at->location.line, "division of %lld by zero", value_of(at->type, a));
   overflow(at, "/", a, b);
+}
+void __ubsan_handle_shift_out_of_bounds_abort(Shift* at, uintptr_t a, uintptr_t b) {
+  emulation::fail(at->location.line, "shift of %s by %lld", at->value->name, value_of(at->distance, b));
 }
 void __ubsan_handle_out_of_bounds_abort(Indexing* at, uintptr_t index) {
   emulation::fail(at->location.line, "out-of-bounds access of a local array %s: index %lld", at->array->name,

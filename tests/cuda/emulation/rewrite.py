@@ -9,12 +9,16 @@ rewriting is lexical: it leans on what the generated text looks like, not on a p
 ``(float4*)(a + i)``, of any operand        ``::emulation::ptr_cast<float4>(a + i)``
 ``__shared__ float t[32]``                  a ``SharedStorage<float, 32>`` and a ``Shared<float> t``
 ``extern __shared__ uchar s[]``             ``Shared<uchar> s``
+``alignas(16) float x[4];``                 ``Local<float, 4, 16> x;``
+``(int)x``                                  ``::emulation::narrowed(x)``, which checks the range
+``asm("...")``                              a block of calls (``inline_ptx.py``)
 ==========================================  ===========================================================
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .inline_ptx import rewrite_asm
@@ -34,18 +38,24 @@ _POINTER_CAST = re.compile(rf"\(\s*{_TYPE}\s*\*\s*\)\s*(?=[\w(&*])")
 # Casts whose result is read or written, not only moved.
 _ACCESSED_CAST = re.compile(rf"(?:\*\s*|\()\(\s*{_TYPE}\s*\*\s*\)\s*(?:\(|\w+\s*\)\s*\[)")
 _NAMED_CAST = re.compile(rf"\b(?:reinterpret|static|const)_cast\s*<\s*{_TYPE}\s*\*\s*>\s*(?=\()")
+_TEMPLATE_VALUE = re.compile(r"(?<![\w<])T\s+(?=\w+\s*[,)])")
+_INT_CAST = re.compile(r"\(\s*int\s*\)\s*(?=[\w(&*+~!-])")
+_ATTRIBUTES = r"(?:__\w+__\s*\((?:[^()]|\([^()]*\))*\)\s*)*"
 _FUNCTION = re.compile(
-    r"__(?:global|device)__\b[^;{}()]*?(?:__launch_bounds__\s*\([^()]*\)\s*)?[^;{}()]*?\b(?!__launch_bounds__)(\w+)\s*\("
+    rf"__(?:global|device)__\b[^;{{}}()]*?{_ATTRIBUTES}[^;{{}}()]*?\b(?!__)(\w+)\s*\("
 )
-_KERNEL = re.compile(
-    r"__global__\s+void\s+(?:__launch_bounds__\s*\(\s*(\d+)[^()]*\)\s*)?(\w+)\s*\(([^()]*)\)\s*\{"
-)
+_KERNEL = re.compile(rf"__global__\s+void\s+({_ATTRIBUTES})(\w+)\s*\(([^()]*)\)\s*\{{")
+_LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*(\d+)")
 _ALIGNED = r"(?:(?:alignas|__align__)\s*\(\s*(\d+)\s*\)\s*)?"
 _DYNAMIC_SHARED = re.compile(rf"extern\s+__shared__\s+{_ALIGNED}{_TYPE}\s+(\w+)\s*\[\s*\]\s*;")
 _STATIC_SHARED = re.compile(
     rf"__shared__\s+{_ALIGNED}{_TYPE}\s+(\w+)\s*\[([^\[\];]+)\](?:\s*\[([^\[\];]+)\])?\s*;"
 )
 _SHARED_SCALAR = re.compile(rf"__shared__\s+{_ALIGNED}{_TYPE}\s+(\w+)\s*;")
+
+_LOCAL_ARRAY = re.compile(
+    rf"(?m)(?:^|(?<=[;{{}}]))(\s*)alignas\((\d+)\)\s+{_TYPE}\s+(\w+)\s*\[([^\[\];]+)\]\s*;"
+)
 
 _BYTES = {
     1: {"char", "signed char", "unsigned char", "uchar", "int8_t", "uint8_t", "bool"},
@@ -97,21 +107,25 @@ def rewrite(source: str) -> tuple[str, int, list[KernelText]]:
 
     Examples
     --------
-    >>> text, granule, kernels = rewrite('extern "C" __global__ void k(float* __restrict__ a) { a[0] = 1.0f; }')
+    >>> text, granule, kernels = rewrite('__global__ void k(float* __restrict__ a) { a[0] = 1.0f; }')
     >>> print(text)
-    extern "C" __global__ void k(::emulation::Ptr<float> a) { a[0] = 1.0f; }
+    __global__ void k(::emulation::Ptr<float> a) { a[0] = 1.0f; }
     >>> kernels[0].parameters
     [Parameter(name='a', type='float', is_pointer=True)]
     """
-    kernels = _kernels(source)
     text = _blank_comments(source)
+    kernels = _kernels(text)
     text = rewrite_asm(text)
     granule = _granule(text)
     text = _rewrite_shared(text, granule)
+    text = _LOCAL_ARRAY.sub(
+        lambda m: f"{m[1]}::emulation::Local<{m[3]}, ({m[5]}), {m[2]}> {m[4]};", text
+    )
     text = _rewrite_signatures(text)
     text = _POINTER_VARIABLE.sub(lambda m: f"{m[1]}::emulation::Ptr<{m[2]}> ", text)
     text = _NAMED_CAST.sub(lambda m: f"::emulation::ptr_cast<{m[1]}>", text)
-    text = _rewrite_casts(text)
+    text = _rewrite_casts(text, _POINTER_CAST, lambda m: f"::emulation::ptr_cast<{m[1]}>")
+    text = _rewrite_casts(text, _INT_CAST, lambda _: "::emulation::narrowed")
     return text, granule, kernels
 
 
@@ -119,7 +133,8 @@ def _kernels(source: str) -> list[KernelText]:
     found = []
     for match in _KERNEL.finditer(source):
         parameters = [_parameter(text) for text in match[3].split(",") if text.strip()]
-        found.append(KernelText(match[2], int(match[1] or 0), parameters))
+        bounds = _LAUNCH_BOUNDS.search(match[1])
+        found.append(KernelText(match[2], int(bounds[1]) if bounds else 0, parameters))
     return found
 
 
@@ -169,8 +184,18 @@ def _rewrite_shared(text: str, granule: int) -> str:
             f"::emulation::{view} {name}{{&{name}_storage.buffer}};"
         )
 
+    def scalar(match: re.Match) -> str:
+        alignment, kind, name = match.groups()
+        aligned = f", {alignment}" if alignment else ""
+        return (
+            f"static ::emulation::SharedStorage<{kind}, 1> {name}_storage"
+            f'("{name}", {granule}{aligned}); ::emulation::check_shared_size(__LINE__); '
+            f"::emulation::Ref<{kind}> {name} = ::emulation::Shared<{kind}>{{&{name}_storage.buffer}}[0];"
+        )
+
     text = _DYNAMIC_SHARED.sub(dynamic, text)
-    return _STATIC_SHARED.sub(static, text)
+    text = _STATIC_SHARED.sub(static, text)
+    return _SHARED_SCALAR.sub(scalar, text)
 
 
 def _rewrite_signatures(text: str) -> str:
@@ -182,24 +207,27 @@ def _rewrite_signatures(text: str) -> str:
             continue
         signature = text[match.end() : close + 1]
         parts += [text[end : match.end()]]
-        parts += [_POINTER_PARAMETER.sub(lambda m: f"::emulation::Ptr<{m[1]}> ", signature)]
+        signature = _POINTER_PARAMETER.sub(lambda m: f"::emulation::Ptr<{m[1]}> ", signature)
+        if "Ptr<T>" in signature:  # T follows from the pointer alone
+            signature = _TEMPLATE_VALUE.sub("typename ::emulation::SameType<T>::Type ", signature)
+        parts += [signature]
         end = close + 1
     return "".join([*parts, text[end:]])
 
 
-def _rewrite_casts(text: str) -> str:
-    """Make functions of the casts to pointers, around the operand that C gives them."""
-    while (match := _POINTER_CAST.search(text)) is not None:
+def _rewrite_casts(text: str, cast: re.Pattern, function: Callable[[re.Match], str]) -> str:
+    """Make functions of casts, around the operand that C gives them; of the last one first."""
+    for match in reversed(list(cast.finditer(text))):
         end = _operand_end(text, match.end())
         operand = text[match.end() : end]
-        text = f"{text[: match.start()]}::emulation::ptr_cast<{match[1]}>({operand}){text[end:]}"
+        text = f"{text[: match.start()]}{function(match)}({operand}){text[end:]}"
     return text
 
 
 def _operand_end(text: str, start: int) -> int:
     """Return where the operand of a cast ends: signs, then a name or a group, then what follows it."""
     at = start
-    while text[at] in "&* \t":
+    while text[at] in "&*+-~! \t":
         at += 1
     if text[at] == "(":
         at = _closing(text, at) + 1
