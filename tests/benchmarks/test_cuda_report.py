@@ -303,7 +303,7 @@ def test_the_command_writes_tables_and_fails_when_a_claim_does_not_hold(tmp_path
     only += ["--arch", "sm_90", "--compiler", "nvrtc", "--out", str(tmp_path)]
     right = [hyb_case(wide_loads=False, bounded=False)]
     monkeypatch.setattr(command, "default_kernels", lambda *_: right)
-    monkeypatch.setattr(command, "find_kernel", lambda _: right[0])
+    monkeypatch.setattr(measuring, "find_kernel", lambda _: right[0])
     assert command.main(only) == 0
     (row,) = json.loads((tmp_path / "cuda_report.json").read_text())
     assert row["kernels"][0]["registers"] > 0
@@ -312,6 +312,30 @@ def test_the_command_writes_tables_and_fails_when_a_claim_does_not_hold(tmp_path
     right[0] = hyb_case(tensor_cores=True, wide_loads=False, bounded=False)
     assert command.main(only) == 1
     assert "no tensor-core instruction" in (tmp_path / "cuda_report.md").read_text()
+
+
+_TWO_COMPARISONS = pytest.mark.xfail(
+    reason="padding of hyb is found by two comparisons an entry: 1.34 times the least instructions"
+)
+
+
+_DEFAULTS = [
+    *cuda_kernels.default_kernels(None, [128], ["float32"], ["int32"]),
+    *cuda_kernels.default_kernels(["bsr_spmm", "bsr_sddmm"], [128], ["float16"], ["int32"]),
+]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(case.name, marks=_TWO_COMPARISONS)
+        if case.name == "spmm/hyb/f128/float32/int32"
+        else case.name
+        for case in _DEFAULTS
+    ],
+)
+def test_default_kernels_do_not_spill_and_hold_their_claims(name):
+    assert measuring.measure_named((name, "sm_90", "nvrtc"))["failures"] == []
 
 
 def test_names_of_cases_are_distinct_and_found():
