@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from .sass import Instruction
 
-__all__ = ["innermost_loops", "running"]
+__all__ = ["innermost_loops", "running", "straight_runs"]
 
 Block = list[Instruction]
 
@@ -33,6 +33,28 @@ def innermost_loops(code: Sequence[Instruction]) -> list[list[Instruction]]:
         if not any(other in body for other in loops if other != first)
     ]
     return [[one for number in sorted(body) for one in blocks[number]] for body in inner]
+
+
+def straight_runs(code: Sequence[Instruction]) -> list[list[Instruction]]:
+    """Return the longest runs of instructions that follow each other without a choice."""
+    blocks, successors = _graph(code)
+    reached = _reached(successors)
+    before: dict[int, list[int]] = {number: [] for number in reached}
+    for number in reached:
+        for following in successors[number]:
+            before[following].append(number)
+    alone = {
+        number: before[number][0]
+        for number in reached
+        if len(before[number]) == 1 and len(successors[before[number][0]]) == 1
+    }
+    runs: dict[int, list[Instruction]] = {}
+    for number in sorted(reached):
+        first = number
+        while first in alone and alone[first] < first:
+            first = alone[first]
+        runs.setdefault(first, []).extend(blocks[number])
+    return list(runs.values())
 
 
 def _graph(code: Sequence[Instruction]) -> tuple[list[Block], list[set[int]]]:

@@ -3,7 +3,8 @@
 In: the instructions of a kernel. Out: for the innermost loop that gathers rows of a dense operand,
 counts for one warp and one entry of the sparse operand. Where a kernel has several such loops (the compiler
 unrolls, and adds a loop for what is left over), the one that does most arithmetic is the inner loop, and of
-two that do as much the shorter, which full thread blocks run; where none gathers, since the compiler unrolled it as a whole, it is what the kernel has outside of loops.
+two that do as much the shorter, which full thread blocks run. A loop may be unrolled as a whole: so is a run of
+instructions without a branch; where none gathers, since the compiler unrolled it as a whole, it is what the kernel has outside of loops.
 
 Which load is which follows from where its address comes from:
 
@@ -28,7 +29,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from .flow import innermost_loops, running
+from .flow import innermost_loops, running, straight_runs
 from .sass import Instruction
 
 __all__ = ["EntryCost", "entry_cost"]
@@ -114,7 +115,8 @@ def entry_cost(
     loops = innermost_loops(code)
     looped = {one.place for loop in loops for one in loop}
     outside = [one for one in running(code) if one.place not in looped]
-    for regions in (loops, [outside]):
+    unrolled = [run for run in straight_runs(code) if run[0].place not in looped]
+    for regions in (loops + unrolled, [outside]):
         found = [_region_cost(code, region, groups, features, index_bytes) for region in regions]
         costs = [cost for cost in found if cost is not None]
         if costs:
