@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ..cuda_kernels import KernelCase, find_kernel
-from .bounds import Minimum, sddmm_minimum, spmm_minimum
+from .bounds import sddmm_minimum, spmm_minimum
 from .compilers import compilers
 from .cubin import read_resources
 from .device_code import DeviceCode, Launch, device_code
@@ -23,7 +23,6 @@ __all__ = ["WITHIN", "failures", "kernel_facts", "measure", "measure_named"]
 #: An inner loop may cost this much more than the minimum of its operation.
 WITHIN = 1.3
 _WARP = 32
-_MINIMA = {"spmm": spmm_minimum, "sddmm": sddmm_minimum}
 
 
 def measure(case: KernelCase, arch: str, compiler: str) -> dict[str, Any]:
@@ -127,9 +126,11 @@ def _entry(case: KernelCase, code: list[Instruction], launch: Launch) -> dict[st
     if cost is None:
         return None
     lanes = round(_WARP / cost.groups)
-    least: Minimum = _MINIMA[case.operator](
-        case.features, case.value_bytes, case.index_bytes, lanes
-    )
+    sizes = (case.features, case.value_bytes, case.index_bytes, lanes)
+    if case.operator == "sddmm":
+        least = sddmm_minimum(*sizes)
+    else:
+        least = spmm_minimum(*sizes, padded=case.formats is not None)
     return {
         **asdict(cost),
         "least_bytes": least.loaded_bytes,

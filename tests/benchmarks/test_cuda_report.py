@@ -314,26 +314,13 @@ def test_the_command_writes_tables_and_fails_when_a_claim_does_not_hold(tmp_path
     assert "no tensor-core instruction" in (tmp_path / "cuda_report.md").read_text()
 
 
-_TWO_COMPARISONS = pytest.mark.xfail(
-    reason="padding of hyb is found by two comparisons an entry: 1.34 times the least instructions"
-)
-
-
 _DEFAULTS = [
     *cuda_kernels.default_kernels(None, [128], ["float32"], ["int32"]),
     *cuda_kernels.default_kernels(["bsr_spmm", "bsr_sddmm"], [128], ["float16"], ["int32"]),
 ]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(case.name, marks=_TWO_COMPARISONS)
-        if case.name == "spmm/hyb/f128/float32/int32"
-        else case.name
-        for case in _DEFAULTS
-    ],
-)
+@pytest.mark.parametrize("name", [case.name for case in _DEFAULTS])
 def test_default_kernels_do_not_spill_and_hold_their_claims(name):
     assert measuring.measure_named((name, "sm_90", "nvrtc"))["failures"] == []
 
