@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -111,10 +111,10 @@ class BlockProduct:
 
     @property
     def strips(self) -> Expr:
-        """Number of rows of blocks, int32: there are no more thread blocks."""
-        total = cast(1, "int32")
+        """Number of rows of blocks."""
+        total = cast(1, "int64")
         for _, extent in self.outer:
-            total = total * cast(extent, "int32")
+            total = total * cast(extent, "int64")
         return total
 
     def padding_tests(self, value: Expr) -> list[Expr]:
@@ -127,6 +127,20 @@ class BlockProduct:
 
         tests = [test for test in self.nest.conditions if uses(test, self.values.buffer)]
         return [tvm_ffi.structural_mutate(test, [(TensorLoad, load)]) for test in tests]
+
+    @property
+    def entry_loads(self) -> list[TensorLoad]:
+        """Loads that tell which row of the dense operand an entry takes."""
+        found: list[TensorLoad] = []
+
+        def note(load: TensorLoad) -> None:
+            is_index = str(load.ty.dtype).startswith("int") and uses(load, self.block, self.column)
+            if is_index and not any(tvm_ffi.structural_equal(load, known) for known in found):
+                found.append(load)
+
+        for expr in (self.dense.index, *self.entry_conditions):
+            tvm_ffi.structural_walk(expr, (TensorLoad, note))
+        return found
 
     @property
     def known_features(self) -> int | None:
@@ -161,13 +175,28 @@ class Outside:
         for expr in product.nest.expressions:
             self._load(expr, within)
 
-    def at(self, expr: Expr, values: Mapping[Var, Expr | int] | None = None) -> Expr:
-        """Return an expression with these values put in, and others for inner variables."""
+    def at(
+        self,
+        expr: Expr,
+        values: Mapping[Var, Expr | int] | None = None,
+        held: Sequence[tuple[TensorLoad, Expr]] = (),
+    ) -> Expr:
+        """Return an expression with these values put in, and others for inner variables.
+
+        Parameters
+        ----------
+        expr : Expr
+            Of the nest.
+        values : dict of Var to Expr
+            For inner variables.
+        held : sequence of (TensorLoad, Expr)
+            Loads of the nest whose values are there already.
+        """
 
         def load(node: TensorLoad, mutator) -> Expr:
-            for known, var in self._loads:
+            for known, value in (*self._loads, *held):
                 if tvm_ffi.structural_equal(known, node):
-                    return var
+                    return value
             return mutator.default_mutate(node)
 
         known = tvm_ffi.structural_mutate(expr, [(TensorLoad, load)])

@@ -56,8 +56,7 @@ class _RowsProgram:
     def build(self) -> tirx.For:
         """Return the loops."""
         product, tile = self.product, self.tile
-        self._strips = product.strips
-        strip_tiles = tirx.ceildiv(cast(self._strips, "int64"), cast(tile.warps, "int64"))
+        strip_tiles = tirx.ceildiv(product.strips, cast(tile.warps, "int64"))
         width = cast(WARP * tile.lanes, "int64")
         feature_tiles = tirx.ceildiv(cast(product.features, "int64"), width)
         total = strip_tiles * self._row_tiles * feature_tiles
@@ -65,7 +64,8 @@ class _RowsProgram:
 
     def _body(self, where: Var, warp: Var, lane: Var) -> None:
         product, tile = self.product, self.tile
-        strip_tiles = tirx.ceildiv(self._strips, tile.warps)
+        strips = cast(product.strips, "int32")  # as many as blockIdx counts
+        strip_tiles = tirx.ceildiv(strips, tile.warps)
         number = cast(where, "int32")
         strip = bind("strip", tirx.truncmod(number, strip_tiles) * tile.warps + warp)
         rest = bind("rest", tirx.truncdiv(number, strip_tiles))
@@ -73,7 +73,7 @@ class _RowsProgram:
         features = cast(tirx.truncdiv(rest, self._row_tiles), "int64") * WARP + cast(lane, "int64")
         self._feature = bind("feature", features * tile.lanes)
         self._features = cast(product.features, "int64")
-        with when(strip < self._strips, self._feature < self._features):
+        with when(strip < strips, self._feature < self._features):
             self._outside = Outside(product, strip)
             self._add_up()
             self._write()

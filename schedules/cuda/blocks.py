@@ -41,7 +41,7 @@ from .staging import (
     pipeline,
     when,
 )
-from .tensor_cores import WarpProduct, fragment_shape
+from .tensor_cores import WARP, WarpProduct, fragment_shape
 from .warp_sums import WarpSums
 
 __all__ = ["schedule", "schedule_part"]
@@ -152,9 +152,9 @@ class _TileProgram:
     def build(self) -> tirx.For:
         """Return the loop that takes the place of the product's."""
         product, tile = self.product, self.tile
-        self._strips, self._row_tiles = product.strips, -(-product.rows // tile.rows)
+        self._row_tiles = -(-product.rows // tile.rows)
         feature_tiles = tirx.ceildiv(cast(product.features, "int64"), cast(tile.features, "int64"))
-        total = cast(self._strips, "int64") * self._row_tiles * feature_tiles
+        total = product.strips * self._row_tiles * feature_tiles
         return kernel(product.nest.name, total, tile.warps, self._allocate, self._body)
 
     def _body(self, where: Var, warp: Var, lane: Var) -> None:
@@ -163,6 +163,7 @@ class _TileProgram:
         self._warp_row = tirx.truncdiv(warp, self._abreast) * self._warp.rows
         self._warp_column = tirx.truncmod(warp, self._abreast) * self._warp.columns
         self.sums.fill()
+        self._load_entries(cast(0, str(self._steps.count.ty.dtype)))
         pipeline(self._steps.number, self.tile.stages, self._fetch, self._multiply)
         barrier()
         self.sums.store(self._c, self._warp_row, self._warp_column)
@@ -178,6 +179,11 @@ class _TileProgram:
         self._b = allocate("b_staged", (tile.stages, *b_shape), product.dtype, "shared.dyn")
         self._c = allocate("c_staged", (tile.rows, tile.features), "float32", "shared.dyn")
         self.sums.allocate()
+        rounds = -(-tile.depth * self._dense_chunks[1] // (tile.warps * WARP))
+        self._entries = [
+            allocate(f"{load.source.name}_ahead", (rounds,), str(load.ty.dtype), "local")
+            for load in product.entry_loads
+        ]
         self._held = allocate("held", (chunk_lanes(out),), "float32", "local")
         self._exact = allocate("exact", (1,), "float32", "local")
         T.reads(*map(everything_of, buffers_loaded(product.nest.expressions)))
@@ -186,9 +192,9 @@ class _TileProgram:
     def _place(self, where: Var) -> None:
         """Compute what the thread block works on."""
         product, tile = self.product, self.tile
-        number = cast(where, "int32")
-        strip = bind("strip", tirx.truncmod(number, self._strips))
-        rest = bind("rest", tirx.truncdiv(number, self._strips))
+        number, strips = (cast(value, "int32") for value in (where, product.strips))
+        strip = bind("strip", tirx.truncmod(number, strips))
+        rest = bind("rest", tirx.truncdiv(number, strips))
         self._first_row = tirx.truncmod(rest, self._row_tiles) * tile.rows
         feature_tile = cast(tirx.truncdiv(rest, self._row_tiles), "int64")
         self._first_feature = bind("first_feature", feature_tile * tile.features)
@@ -208,9 +214,10 @@ class _TileProgram:
             self._fetch_values(vstep, vstage)
             choose(
                 self._is_wide,
-                lambda: self._fetch_dense(vstep, vstage),
-                lambda: self._fetch_dense_values(vstep, vstage),
+                lambda: self._fetch_dense(vstep, vstage, True),
+                lambda: self._fetch_dense(vstep, vstage, False),
             )
+            self._load_entries(vstep + 1)
 
     @property
     def _a_pitch(self) -> tuple[int, int]:
@@ -240,7 +247,7 @@ class _TileProgram:
         )
         chunks = int(length) // lanes
 
-        def copy(piece: Expr) -> None:
+        def copy(piece: Expr, _round: Expr) -> None:
             line, first = tirx.truncdiv(piece, chunks), tirx.truncmod(piece, chunks) * lanes
             k, row = (line, first) if product.by_columns else (first, line)
             along_k, along_rows = (1, lanes) if product.by_columns else (lanes, 1)
@@ -256,55 +263,57 @@ class _TileProgram:
 
         self._threads.share(int(lines) * chunks, copy)
 
-    def _fetch_dense(self, step: Expr, stage: Expr) -> None:
-        """Copy rows of the dense operand by vectors."""
-        product, tile = self.product, self.tile
-        lanes = chunk_lanes(product.dtype)
-
-        def copy(k: Expr, first: Expr, places: dict[Var, Expr], conditions: list[Expr]) -> None:
-            feature = self._first_feature + cast(first, "int64")
-            index = self._outside.at(product.dense.index, {**places, product.feature: feature})
-            valid = everything([*conditions, feature < self._features])
-            buffer = product.dense.buffer
-            copy_chunk(self._b, [stage, k, first], buffer, index, lanes, valid, tile.async_copy)
-
-        self._share_dense(step, copy)
-
-    def _fetch_dense_values(self, step: Expr, stage: Expr) -> None:
-        """Copy rows of the dense operand value by value."""
+    def _fetch_dense(self, step: Expr, stage: Expr, wide: bool) -> None:
+        """Copy rows of the dense operand by vectors, or value by value."""
         product = self.product
-        lanes = chunk_lanes(product.dtype)
+        lanes, chunks = self._dense_chunks
+        buffer = product.dense.buffer
 
-        def copy(k: Expr, first: Expr, places: dict[Var, Expr], conditions: list[Expr]) -> None:
-            def feature(lane: Expr) -> Expr:
-                return self._first_feature + cast(first + lane, "int64")
-
-            copy_values(
-                self._b,
-                [stage, k, first],
-                product.dense.buffer,
-                lambda lane: self._outside.at(
-                    product.dense.index, {**places, product.feature: feature(lane)}
-                ),
-                lambda lane: everything([*conditions, feature(lane) < self._features]),
-                T.serial(lanes),
-            )
-
-        self._share_dense(step, copy)
-
-    def _share_dense(self, step: Expr, copy: Callable[..., None]) -> None:
-        """Let threads copy what rows of the dense operand a step needs."""
-        product, tile = self.product, self.tile
-        lanes = chunk_lanes(product.dtype)
-        chunks = tile.features // lanes
-
-        def share(piece: Expr) -> None:
+        def copy(piece: Expr, round: Expr) -> None:
             k, first = tirx.truncdiv(piece, chunks), tirx.truncmod(piece, chunks) * lanes
             places, conditions = self._steps.entry(step, k)
-            tests = [self._outside.at(test, places) for test in product.entry_conditions]
-            copy(k, first, places, [*conditions, *tests])
+            held = [
+                (load, tirx.BufferLoad(values, [round]))
+                for load, values in zip(product.entry_loads, self._entries)
+            ]
+            tests = [self._outside.at(test, places, held) for test in product.entry_conditions]
 
-        self._threads.share(tile.depth * chunks, share)
+            def feature(lane: Expr | int) -> Expr:
+                return self._first_feature + cast(first, "int64") + cast(lane, "int64")
+
+            def index_of(lane: Expr | int) -> Expr:
+                here = {**places, product.feature: feature(lane)}
+                return self._outside.at(product.dense.index, here, held)
+
+            def valid(lane: Expr | int) -> Expr:
+                return everything([*conditions, *tests, feature(lane) < self._features])
+
+            to, is_async = [stage, k, first], self.tile.async_copy
+            if wide:
+                copy_chunk(self._b, to, buffer, index_of(0), lanes, valid(0), is_async)
+            else:
+                copy_values(self._b, to, buffer, index_of, valid, T.serial(lanes))
+
+        self._threads.share(self.tile.depth * chunks, copy)
+
+    def _load_entries(self, step: Expr) -> None:
+        """Load which rows of the dense operand a thread copies in a step, ahead of it."""
+        product = self.product
+        _, chunks = self._dense_chunks
+
+        def load(piece: Expr, round: Expr) -> None:
+            places, _ = self._steps.entry(step, tirx.truncdiv(piece, chunks))
+            for entry, values in zip(product.entry_loads, self._entries):
+                T.buffer_store(values, self._outside.at(entry, places), [round])
+
+        with when(step < self._steps.number):
+            self._threads.share(self.tile.depth * chunks, load)
+
+    @property
+    def _dense_chunks(self) -> tuple[int, int]:
+        """Features of a copy, and copies of a row."""
+        lanes = chunk_lanes(self.product.dtype)
+        return lanes, self.tile.features // lanes
 
     def _multiply(self, stage: Expr) -> None:
         def a_at(vstage: Var, row: Var, k: Var) -> Expr:
@@ -324,7 +333,7 @@ class _TileProgram:
         lanes = chunk_lanes(str(product.nest.result.ty.dtype))
         chunks = tile.features // lanes
 
-        def write(piece: Expr) -> None:
+        def write(piece: Expr, _round: Expr) -> None:
             row, first = tirx.truncdiv(piece, chunks), tirx.truncmod(piece, chunks) * lanes
             feature = self._first_feature + cast(first, "int64")
             places = {product.row: self._first_row + row}

@@ -8,6 +8,8 @@ the place of the loops of lowered parts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
 from tvm import s_tir, tirx
 from tvm.ir import Expr, Var
 from tvm.target import Target
@@ -94,6 +96,39 @@ def _default_tile(dots: BlockDots) -> DotBlockTile:
     return DotBlockTile.default((dots.rows, dots.columns), dots.dtype, tensor_cores=cores)
 
 
+@dataclass(frozen=True)
+class _Operand:
+    """A dense operand: which rows of it parts need, and where they are staged.
+
+    Attributes
+    ----------
+    side : int
+        0 for rows of blocks, 1 for columns.
+    factor : Factor
+        The operand.
+    var : Var
+        The variable of the rows or columns of a block.
+    extent, length : int
+        Of a block, and of a part.
+    pieces : int
+        Copies of a step.
+    staged : Var
+        Buffer in shared memory.
+    begin, exists : Var
+        For every copy of a thread, where its row begins, and whether there is such a row.
+    """
+
+    side: int
+    factor: Factor
+    var: Var
+    extent: int
+    length: int
+    pieces: int
+    staged: Var
+    begin: Var
+    exists: Var
+
+
 class _TileProgram:
     """The tile program of dot products; its methods emit one phase each."""
 
@@ -139,6 +174,7 @@ class _TileProgram:
         self._features = cast(self.dots.features, "int64")
         self._first_part = bind("first_part", where * tile.parts)
         self._find_rows()
+        self._find_operands()
         worker = warp if tile.tensor_cores else warp * WARP + lane
         part = bind("own_part", tirx.truncdiv(worker, self._workers))
         all_work = tile.tensor_cores or tile.warps * WARP == tile.parts * self._workers
@@ -157,9 +193,11 @@ class _TileProgram:
 
     def _allocate(self) -> None:
         dots, tile = self.dots, self.tile
-        rows, columns = tile.parts * tile.rows, tile.parts * tile.columns
-        self._x = allocate("x_staged", (tile.stages, rows, tile.depth), dots.dtype, "shared.dyn")
-        self._y = allocate("y_staged", (tile.stages, columns, tile.depth), dots.dtype, "shared.dyn")
+        rows = tile.parts * tile.rows
+        self._operands = [
+            self._operand("x", 0, dots.first, dots.row, dots.rows, tile.rows),
+            self._operand("y", 1, dots.second, dots.column, dots.columns, tile.columns),
+        ]
         self._c = allocate("c_staged", (rows, tile.columns), dots.sum_dtype, "shared.dyn")
         index = str(dots.nest.variables[0][0].ty.dtype)
         self._row_of = allocate("row_of", (tile.parts,), index, "shared")
@@ -170,13 +208,36 @@ class _TileProgram:
         T.reads(*map(everything_of, buffers_loaded([*dots.nest.expressions, dots.total])))
         T.writes(everything_of(dots.nest.result))
 
+    def _operand(
+        self, name: str, side: int, factor: Factor, var: Var, extent: int, length: int
+    ) -> _Operand:
+        tile, dtype = self.tile, self.dots.dtype
+        pieces = tile.parts * length * (tile.depth // chunk_lanes(dtype))
+        rounds = -(-pieces // (tile.warps * WARP))
+        return _Operand(
+            side,
+            factor,
+            var,
+            extent,
+            length,
+            pieces,
+            allocate(
+                f"{name}_staged",
+                (tile.stages, tile.parts * length, tile.depth),
+                dtype,
+                "shared.dyn",
+            ),
+            allocate(f"{name}_begin", (rounds,), "int64", "local"),
+            allocate(f"{name}_exists", (rounds,), "int32", "local"),
+        )
+
     def _find_rows(self) -> None:
         """Look up the row of the block of every part by bisection."""
         index = str(self._low.ty.dtype)
         rows = cast(self.dots.nest.variables[0][1], index)
         low, high = (tirx.BufferLoad(buffer, [0]) for buffer in (self._low, self._high))
 
-        def look_up(number: Expr) -> None:
+        def look_up(number: Expr, _round: Expr) -> None:
             position = self._position(number)
             T.buffer_store(self._low, cast(0, index), [0])
             T.buffer_store(self._high, rows, [0])
@@ -224,24 +285,41 @@ class _TileProgram:
         places[self.dots.block] = self._position(number) - cast(begin, "int64")
         return places
 
+    def _find_operands(self) -> None:
+        """Find the rows of the dense operands that a thread copies, the same in all steps."""
+        dots, tile = self.dots, self.tile
+        for operand in self._operands:
+
+            def find(piece: Expr, round: Expr, operand: _Operand = operand) -> None:
+                line = tirx.truncdiv(piece, tile.depth // chunk_lanes(dots.dtype))
+                number, within = (
+                    tirx.truncdiv(line, operand.length),
+                    tirx.truncmod(line, operand.length),
+                )
+                place = self._within(number)[operand.side] + within
+                conditions = [self._exists(number)]
+                if operand.extent % operand.length:
+                    conditions.append(place < operand.extent)
+                    place = tirx.min(place, operand.extent - 1)
+                places = {**self._places(number), operand.var: place, dots.feature: 0}
+                conditions += [at(test, places) for test in operand.factor.conditions]
+                T.buffer_store(operand.begin, at(operand.factor.index, places), [round])
+                T.buffer_store(operand.exists, cast(everything(conditions), "int32"), [round])
+
+            self._threads.share(operand.pieces, find)
+
     def _fetch(self, step: Expr, stage: Expr) -> None:
         tile = self.tile
         with T.sblock("fetch"):
             vstep = axis("vstep", T.axis.opaque(step + 1, step))
             vstage = axis("vstage", T.axis.opaque(tile.stages, stage))
-            T.reads(
-                *map(everything_of, buffers_loaded(self.dots.nest.expressions)),
-                everything_of(self._row_of),
-            )
-            T.writes(*(_stage(buffer, vstage) for buffer in (self._x, self._y)))
+            T.reads(*(everything_of(operand.factor.buffer) for operand in self._operands))
+            T.writes(*(_stage(operand.staged, vstage) for operand in self._operands))
             odd = chunk_lanes(self.dots.dtype)
             pitch = (2 * odd, odd)  # rows begin at odd multiples of 16 bytes: on other banks
             T.sblock_attr({"buffer_dim_align": [[0, 1, *pitch], [1, 1, *pitch]]})
-            choose(
-                self._is_wide,
-                lambda: self._fetch_both(vstep, vstage, True),
-                lambda: self._fetch_both(vstep, vstage, False),
-            )
+            for operand in self._operands:
+                self._fetch_rows(vstep, vstage, operand)
 
     @property
     def _is_wide(self) -> Expr | bool:
@@ -250,65 +328,46 @@ class _TileProgram:
             return int(self.dots.features) % lanes == 0
         return tirx.truncmod(self._features, cast(lanes, "int64")) == cast(0, "int64")
 
-    def _fetch_both(self, step: Expr, stage: Expr, wide: bool) -> None:
-        dots, tile = self.dots, self.tile
-        self._fetch_rows(step, [stage], wide, self._x, dots.first, dots.row, (dots.rows, tile.rows))
-        extents = (dots.columns, tile.columns)
-        self._fetch_rows(step, [stage], wide, self._y, dots.second, dots.column, extents)
-
-    def _fetch_rows(
-        self,
-        step: Expr,
-        stage: list[Expr],
-        wide: bool,
-        target: Var,
-        factor: Factor,
-        var: Var,
-        extents: tuple[int, int],
-    ) -> None:
+    def _fetch_rows(self, step: Expr, stage: Expr, operand: _Operand) -> None:
         """Copy features of the rows of an operand that parts need, zeros for rows that pad a part."""
-        tile, feature = self.tile, self.dots.feature
+        tile = self.tile
         lanes = chunk_lanes(self.dots.dtype)
         chunks = tile.depth // lanes
-        extent, length = extents
 
-        def copy(piece: Expr) -> None:
+        def copy(piece: Expr, round: Expr, wide: bool) -> None:
             line, first = tirx.truncdiv(piece, chunks), tirx.truncmod(piece, chunks) * lanes
-            number = tirx.truncdiv(line, length)
-            place = self._within(number)[var.same_as(self.dots.column)] + tirx.truncmod(
-                line, length
-            )
-            places = self._places(number)
-            conditions = [self._exists(number)]
-            if extent % length:
-                conditions.append(place < extent)
-                place = tirx.min(place, extent - 1)
-            places[var] = place
-            conditions += [at(test, places) for test in factor.conditions]
             begin = cast(step, "int64") * tile.depth + cast(first, "int64")
+            exists = tirx.BufferLoad(operand.exists, [round]) != cast(0, "int32")
 
             def index_of(lane: Expr | int) -> Expr:
-                return at(factor.index, {**places, feature: begin + cast(lane, "int64")})
+                return tirx.BufferLoad(operand.begin, [round]) + begin + cast(lane, "int64")
 
             def valid(lane: Expr | int) -> Expr:
-                return everything([*conditions, begin + cast(lane, "int64") < self._features])
+                return tirx.And(exists, begin + cast(lane, "int64") < self._features)
 
-            to, source = [*stage, line, first], factor.buffer
+            to, source, is_async = [stage, line, first], operand.factor.buffer, tile.async_copy
             if wide:
-                copy_chunk(target, to, source, index_of(0), lanes, valid(0), tile.async_copy)
+                shared = operand.side == 0  # parts next to each other lie under the same rows
+                copy_chunk(
+                    operand.staged, to, source, index_of(0), lanes, valid(0), is_async, shared
+                )
             else:
-                copy_values(target, to, source, index_of, valid, T.serial(lanes))
+                copy_values(operand.staged, to, source, index_of, valid, T.serial(lanes))
 
-        self._threads.share(tile.parts * length * chunks, copy)
+        choose(
+            self._is_wide,
+            lambda: self._threads.share(operand.pieces, lambda *piece: copy(*piece, True)),
+            lambda: self._threads.share(operand.pieces, lambda *piece: copy(*piece, False)),
+        )
 
     def _multiply(self, stage: Expr) -> None:
         def x_at(vstage: Expr, row: Expr, k: Expr) -> Expr:
             line = self._own_part * self.tile.rows + self._own_row + row
-            return tirx.BufferLoad(self._x, [vstage, line, k])
+            return tirx.BufferLoad(self._operands[0].staged, [vstage, line, k])
 
         def y_at(vstage: Expr, k: Expr, column: Expr) -> Expr:
             line = self._own_part * self.tile.columns + self._own_column + column
-            return tirx.BufferLoad(self._y, [vstage, line, k])
+            return tirx.BufferLoad(self._operands[1].staged, [vstage, line, k])
 
         self.sums.multiply(self.tile.stages, stage, self.tile.depth, x_at, y_at)
 
@@ -320,7 +379,7 @@ class _TileProgram:
         lanes = chunk_lanes(out, dots.columns, columns)
         size = rows * columns // lanes
 
-        def write(piece: Expr) -> None:
+        def write(piece: Expr, _round: Expr) -> None:
             number, within = tirx.truncdiv(piece, size), tirx.truncmod(piece, size) * lanes
             row, column = tirx.truncdiv(within, columns), tirx.truncmod(within, columns)
             first_row, first_column = self._within(number)

@@ -170,13 +170,26 @@ class Threads:
     def __init__(self, warp: Expr, lane: Expr, warps: int) -> None:
         self._thread, self._count = warp * WARP + lane, warps * WARP
 
-    def share(self, pieces: int, body: Callable[[Expr], None], unroll: bool = True) -> None:
-        """Let every thread do its share of `pieces`, neighbours next to each other."""
-        rounds = -(-pieces // self._count)
-        with loop("round", (T.unroll if unroll else T.serial)(rounds)) as number:
+    def share(self, pieces: int, body: Callable[[Expr, Expr], None], unroll: bool = True) -> None:
+        """Let every thread do its share of `pieces`, neighbours next to each other.
+
+        Parameters
+        ----------
+        pieces : int
+            How many.
+        body : function of (piece, round)
+            Emits what is done for a piece; a thread has one in each round.
+        unroll : bool
+            Whether rounds are unrolled, so that what a thread keeps for each stays in registers.
+        """
+        with loop("round", (T.unroll if unroll else T.serial)(self.rounds(pieces))) as number:
             piece = number * self._count + self._thread
             with when(*[piece < pieces] * (pieces % self._count > 0)):
-                body(piece)
+                body(piece, number)
+
+    def rounds(self, pieces: int) -> int:
+        """Return in how many rounds the threads do `pieces`."""
+        return -(-pieces // self._count)
 
 
 def chunk_lanes(dtype: str, *sizes: int) -> int:
@@ -200,6 +213,7 @@ def copy_chunk(
     lanes: int,
     valid: Expr,
     is_async: bool,
+    is_shared: bool = False,
 ) -> None:
     """Copy neighbouring values to shared memory, or zeros.
 
@@ -215,13 +229,15 @@ def copy_chunk(
         Whether there are values; zeros are written otherwise.
     is_async : bool
         Copy asynchronously where a chunk has a size for it.
+    is_shared : bool
+        Whether other copies of the thread block take the same values, so that the first cache is of use.
     """
     size = lanes * itemsize(str(target.ty.dtype))
     if not is_async or size not in _ASYNC_BYTES:
         frame = T.vectorized(lanes) if lanes > 1 else T.serial(1)
         copy_values(target, place, source, lambda lane: index + cast(lane, "int64"), valid, frame)
         return
-    cached = "cg" if size == VECTOR_BYTES else "ca"  # 16 bytes may go past the first cache
+    cached = "cg" if size == VECTOR_BYTES and not is_shared else "ca"
     copy = operations.ptx[f"cp.async.{cached}.shared.global"]
     present = tirx.Select(valid, tirx.const(size, "uint32"), tirx.const(0, "uint32"))
     here = operations.address_of(tirx.BufferLoad(target, list(place)))
