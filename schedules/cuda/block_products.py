@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, TensorLoad, Var
 
-from .block_nests import Factor, Nest, at, stride, uses
+from .block_nests import Factor, Nest, at, same_place, stride, uses
 from .staging import bind, cast
 
 __all__ = ["BlockProduct", "Outside", "Steps"]
@@ -129,14 +129,18 @@ class BlockProduct:
         return [tvm_ffi.structural_mutate(test, [(TensorLoad, load)]) for test in tests]
 
     @property
-    def entry_loads(self) -> list[TensorLoad]:
-        """Loads that tell which row of the dense operand an entry takes."""
-        found: list[TensorLoad] = []
+    def entry_loads(self) -> list[list[TensorLoad]]:
+        """Loads that tell which row of the dense operand an entry takes, those of the same place together."""
+        found: list[list[TensorLoad]] = []
 
         def note(load: TensorLoad) -> None:
-            is_index = str(load.ty.dtype).startswith("int") and uses(load, self.block, self.column)
-            if is_index and not any(tvm_ffi.structural_equal(load, known) for known in found):
-                found.append(load)
+            if not str(load.ty.dtype).startswith("int") or not uses(load, self.block, self.column):
+                return
+            for known in found:
+                if same_place(known[0], load):
+                    known.append(load)
+                    return
+            found.append([load])
 
         for expr in (self.dense.index, *self.entry_conditions):
             tvm_ffi.structural_walk(expr, (TensorLoad, note))

@@ -165,7 +165,7 @@ class DotBlockTile:
         Copy to shared memory without registers in between.
     tensor_cores : bool
         Multiply on tensor cores, which round float32 to tf32; otherwise on CUDA cores, where each thread
-        computes up to four rows and columns of a part, and threads must be enough for all parts.
+        computes a few rows and columns of a part, and threads must be enough for all parts.
 
     Raises
     ------
@@ -212,7 +212,7 @@ tensor_cores=True)
         if not tensor_cores:
             sizes = [min(round_up(size, thread_tile(size)), _MOST_ROWS) for size in block]
             threads = (sizes[0] // thread_tile(sizes[0])) * (sizes[1] // thread_tile(sizes[1]))
-            warps = -(-threads // WARP)
+            warps = max(_MOST_WARPS, -(-threads // WARP))
             return DotBlockTile(*sizes, warps * WARP // threads, depth, warps, tensor_cores=False)
         shape = fragment_shape(dtype, 16)
         rows = min(round_up(block[0], shape.rows), _MOST_ROWS)
@@ -267,7 +267,7 @@ def _power_of_two(number: int) -> int:
 
 def thread_tile(size: int) -> int:
     """Return how many rows or columns of a block of a size a thread computes on CUDA cores."""
-    return min(4, _power_of_two(size))
+    return 4 if size >= 32 else 2 if size >= 8 else 1
 
 
 def round_up(number: int, multiple: int) -> int:

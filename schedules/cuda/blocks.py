@@ -182,7 +182,7 @@ class _TileProgram:
         rounds = -(-tile.depth * self._dense_chunks[1] // (tile.warps * WARP))
         self._entries = [
             allocate(f"{load.source.name}_ahead", (rounds,), str(load.ty.dtype), "local")
-            for load in product.entry_loads
+            for load, *_ in product.entry_loads
         ]
         self._held = allocate("held", (chunk_lanes(out),), "float32", "local")
         self._exact = allocate("exact", (1,), "float32", "local")
@@ -274,7 +274,8 @@ class _TileProgram:
             places, conditions = self._steps.entry(step, k)
             held = [
                 (load, tirx.BufferLoad(values, [round]))
-                for load, values in zip(product.entry_loads, self._entries)
+                for loads, values in zip(product.entry_loads, self._entries)
+                for load in loads
             ]
             tests = [self._outside.at(test, places, held) for test in product.entry_conditions]
 
@@ -303,8 +304,8 @@ class _TileProgram:
 
         def load(piece: Expr, round: Expr) -> None:
             places, _ = self._steps.entry(step, tirx.truncdiv(piece, chunks))
-            for entry, values in zip(product.entry_loads, self._entries):
-                T.buffer_store(values, self._outside.at(entry, places), [round])
+            for loads, values in zip(product.entry_loads, self._entries):
+                T.buffer_store(values, self._outside.at(loads[0], places), [round])
 
         with when(step < self._steps.number):
             self._threads.share(self.tile.depth * chunks, load)
