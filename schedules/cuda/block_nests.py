@@ -1,8 +1,8 @@
-"""What a lowered iteration over blocks of entries computes: its loops, factors, conditions and result.
+"""What a lowered iteration over blocks of entries computes: loops, factors, conditions and result.
 
-Comes in: the two nested blocks of a part at stage III, not scheduled yet. Goes out: the pieces that the tile
-programs of :mod:`.blocks` and :mod:`.sddmm_blocks` are put together from. They know no format: an index or a
-condition of theirs is one of the lowered program with positions put in for its variables.
+Comes in: the nested blocks of a part at stage III, not scheduled yet. Goes out: the pieces that the tile
+programs of :mod:`.blocks` and :mod:`.sddmm_blocks` are put together from. They know no format: an index
+or a condition of theirs is one of the lowered program with positions put in for its variables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Products with blocks of entries, as tile programs see them: which loop is which, and where operands lie."""
+"""SpMM with blocks of entries, as tile programs see it: which loop is which, and where operands lie."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class BlockProduct:
 
     @property
     def entry_loads(self) -> list[list[TensorLoad]]:
-        """Loads that tell which row of the dense operand an entry takes, those of the same place together."""
+        """Loads that tell an entry's row of the dense operand, those of the same place together."""
         found: list[list[TensorLoad]] = []
 
         def note(load: TensorLoad) -> None:

@@ -1,7 +1,7 @@
-"""SpMM with blocks of entries on CUDA cores: a warp for rows of a block, features in the lanes of vectors.
+"""SpMM with blocks of entries on CUDA cores: a warp for rows of a block, vectors of features in lanes.
 
-For what tensor cores do not multiply: blocks of few rows, float32 in full, float64 and integers. Products are
-added one by one, those of padding left out, as the program says.
+For what tensor cores do not multiply: blocks of few rows, float32 in full, float64 and integers. Products
+are added one by one, those of padding left out, as the program says.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from tvm.tirx.script import builder as T
 from .block_nests import buffers_loaded
 from .block_products import BlockProduct, Outside
 from .block_tiles import BlockRowsTile
+from .fragments import WARP
 from .staging import (
     allocate,
     bind,
@@ -24,7 +25,6 @@ from .staging import (
     loop,
     when,
 )
-from .tensor_cores import WARP
 
 __all__ = ["rows_program"]
 
@@ -151,7 +151,7 @@ class _RowsProgram:
         def one_by_one() -> None:
             with loop("f", T.unroll(lanes)) as f:
                 within = self._feature + cast(f, "int64") < self._features
-                chosen = tirx.if_then_else(within, value(f), cast_zero(product.dtype))
+                chosen = tirx.if_then_else(within, value(f), cast(0, product.dtype))
                 T.buffer_store(self._b, chosen, [f])
 
         choose(self._is_wide, together, one_by_one)
@@ -199,8 +199,3 @@ class _RowsProgram:
                 tests.append(self._first_row + i < product.rows)
             with when(*tests):
                 choose(self._is_wide, lambda: together(i), lambda: one_by_one(i))
-
-
-def cast_zero(dtype: str) -> Expr:
-    """Return zero."""
-    return tirx.const(0, dtype)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tvm import DataType
 
-from .tensor_cores import WARP, fragment_shape
+from .fragments import WARP, fragment_shape
 
 __all__ = ["BlockRowsTile", "BlockTile", "DotBlockTile", "arrange_warps", "round_up", "thread_tile"]
 

@@ -15,7 +15,7 @@ from tvm.script import tirx as operations
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T
 
-from .tensor_cores import WARP
+from .fragments import WARP
 
 __all__ = [
     "Threads",
