@@ -10,8 +10,8 @@ from tvm.tirx.script import builder as T
 
 from .block_nests import buffers_loaded
 from .block_products import BlockProduct, Outside, Steps
-from .block_tiles import BlockTile, arrange_warps
-from .fragments import WARP, WarpProduct, fragment_shape
+from .block_tiles import BlockTile, check_tensor_tile
+from .fragments import WARP, WarpProduct
 from .staging import (
     Threads,
     allocate,
@@ -58,9 +58,14 @@ class BlockProgram:
 
     def __init__(self, product: BlockProduct, tile: BlockTile) -> None:
         self.product, self.tile = product, tile
-        shape = fragment_shape(product.dtype, tile.rows)
-        down, self._abreast = arrange_warps(
-            tile.warps, tile.rows // shape.rows, tile.features // shape.columns
+        down, self._abreast = check_tensor_tile(
+            product.dtype,
+            tile.rows,
+            tile.features,
+            tile.depth,
+            tile.warps,
+            product.sum_dtype,
+            product.has_one_dtype,
         )
         self._warp = WarpProduct(
             tile.rows // down,

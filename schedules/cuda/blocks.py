@@ -66,7 +66,7 @@ def schedule(
 
 
 def takes(sch: s_tir.Schedule, iteration: str) -> bool:
-    """Whether an iteration goes over blocks of entries and dense features, so that it can be scheduled here.
+    """Whether an iteration goes over blocks of entries and dense features, and can be scheduled here.
 
     Parameters
     ----------

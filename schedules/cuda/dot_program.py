@@ -8,8 +8,8 @@ from tvm.tirx.script import builder as T
 
 from .block_dots import BlockDots, StagedRows
 from .block_nests import Factor, at, buffers_loaded
-from .block_tiles import DotBlockTile, arrange_warps, thread_tile
-from .fragments import WARP, WarpProduct, fragment_shape
+from .block_tiles import DotBlockTile, check_tensor_tile, thread_tile
+from .fragments import WARP, WarpProduct
 from .staging import (
     Threads,
     allocate,
@@ -65,11 +65,19 @@ class DotProgram:
     def _on_tensor_cores(self) -> WarpSums:
         """Let warps share the columns of a part first, then the rows."""
         dots, tile = self.dots, self.tile
-        shape = fragment_shape(dots.dtype, 16)
-        counts = tile.rows // shape.rows, tile.columns // shape.columns
-        down, self._abreast = arrange_warps(tile.warps // tile.parts, *counts)
-        self._own = tile.rows // down, tile.columns // self._abreast
         self._workers = tile.warps // tile.parts
+        if tile.warps % tile.parts:
+            raise ValueError(f"tile: expected a multiple of {tile.parts} warps, found {tile.warps}")
+        down, self._abreast = check_tensor_tile(
+            dots.dtype,
+            tile.rows,
+            tile.columns,
+            tile.depth,
+            self._workers,
+            dots.sum_dtype,
+            dots.has_one_dtype,
+        )
+        self._own = tile.rows // down, tile.columns // self._abreast
         return WarpSums(WarpProduct(*self._own, dots.dtype, b_by_columns=True))
 
     def _on_cuda_cores(self) -> ThreadSums:
@@ -78,6 +86,15 @@ class DotProgram:
         self._own = thread_tile(tile.rows), thread_tile(tile.columns)
         self._abreast = tile.columns // self._own[1]
         self._workers = tile.rows // self._own[0] * self._abreast
+        if tile.rows % self._own[0] or tile.columns % self._own[1]:
+            raise ValueError(
+                f"tile: expected multiples of {self._own[0]} rows and {self._own[1]} columns, found "
+                f"{tile.rows} and {tile.columns}"
+            )
+        if tile.warps * WARP < tile.parts * self._workers:
+            raise ValueError(
+                f"tile: expected {tile.parts * self._workers} threads or more, found {tile.warps * WARP}"
+            )
         return ThreadSums(*self._own, self.dots.sum_dtype)
 
     def build(self) -> tirx.For:

@@ -61,7 +61,7 @@ def schedule(
 
 
 def takes(sch: s_tir.Schedule, iteration: str) -> bool:
-    """Whether an iteration goes over blocks of entries under row pointers, so that it can be scheduled here.
+    """Whether an iteration goes over blocks of entries under row pointers, and can be scheduled here.
 
     Parameters
     ----------
