@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tvm import tirx
 from tvm.ir import Expr, Var
 from tvm.tirx.script import builder as T
@@ -13,6 +11,7 @@ from .block_products import BlockProduct, Outside, Steps
 from .block_tiles import BlockTile, check_tensor_tile
 from .fragments import WARP, WarpProduct
 from .staging import (
+    ChunkStores,
     Threads,
     allocate,
     axis,
@@ -111,6 +110,7 @@ class BlockProgram:
             for load, *_ in product.entry_loads
         ]
         self._held = allocate("held", (chunk_lanes(out),), "float32", "local")
+        self._stores = ChunkStores(product.nest.result, chunk_lanes(out))
         self._exact = allocate("exact", (1,), "float32", "local")
         T.reads(*map(everything_of, buffers_loaded(product.nest.expressions)))
         T.writes(everything_of(product.nest.result))
@@ -275,10 +275,10 @@ class BlockProgram:
         self._threads.share(tile.rows * chunks, write, unroll=False)
 
     def _write_chunk(self, lanes: int, feature: Expr, places: dict[Var, Expr]) -> None:
-        """Write neighbouring sums; where one is no number, without what padding made of them."""
+        """Write neighbouring sums, which are held."""
         nest = self.product.nest
 
-        def here(lane: Expr) -> dict[Var, Expr]:
+        def here(lane: Expr | int) -> dict[Var, Expr]:
             return {**places, self.product.feature: feature + cast(lane, "int64")}
 
         def held(lane: Expr | int) -> Expr:
@@ -288,37 +288,45 @@ class BlockProgram:
             total = cast(total, str(nest.result.ty.dtype))
             T.buffer_store(nest.result, total, [self._outside.at(nest.index, here(lane))])
 
-        def one_by_one(total_of: Callable[[Expr], Expr], frame) -> None:
-            with loop("f", frame) as f, when(feature + cast(f, "int64") < self._features):
-                store(f, self._outside.at(nest.init, here(f)) + total_of(f))
+        def one_by_one() -> None:
+            with (
+                loop("f", T.unroll(lanes)) as f,
+                when(feature + cast(f, "int64") < self._features),
+            ):
+                store(f, self._outside.at(nest.init, here(f)) + held(f))
 
         def together() -> None:
-            if buffers_loaded([nest.init]):
-                with loop("f", T.unroll(lanes)) as f:
-                    before = self._outside.at(nest.init, here(f))
-                    T.buffer_store(self._held, before + held(f), [f])
-            with loop("f", T.vectorized(lanes)) as f:
-                store(f, held(f))
+            index = self._outside.at(nest.index, here(0))
+            self._stores.store(
+                index, lambda lane: self._outside.at(nest.init, here(lane)) + held(lane)
+            )
 
-        total = held(0)
-        for lane in range(1, lanes):
-            total = total + held(lane)
-        with T.If(tirx.isnan(total)):
-            with T.Then():
-                one_by_one(
-                    lambda lane: self._exact_sum(feature + cast(lane, "int64"), places),
-                    T.serial(lanes),
-                )
-            with T.Else():
-                choose(self._is_wide, together, lambda: one_by_one(held, T.unroll(lanes)))
+        self._repair(lanes, feature, places)
+        choose(self._is_wide, together, one_by_one)
+
+    def _repair(self, lanes: int, feature: Expr, places: dict[Var, Expr]) -> None:
+        """Add up again where a sum is no number, as padding may have made it one that is none.
+
+        The other sums of the vector are then added up again, too.
+        """
+        held = [tirx.BufferLoad(self._held, [lane]) for lane in range(lanes)]
+        total = held[0]
+        for value in held[1:]:
+            total = total + value
+        with when(tirx.isnan(total)), loop("f", T.serial(lanes, unroll=False)) as f:
+            place = feature + cast(f, "int64")
+            with when(place < self._features):
+                exact = self._exact_sum(place, places)
+                for lane, value in enumerate(held):  # registers have no address
+                    T.buffer_store(self._held, tirx.Select(f == lane, exact, value), [lane])
 
     def _exact_sum(self, feature: Expr, places: dict[Var, Expr]) -> Expr:
         """Add up the products of entries alone, as the program says."""
         product = self.product
         T.buffer_store(self._exact, tirx.const(0.0, "float32"), [0])
         with (
-            loop("block", T.serial(self._steps.count)) as block,
-            loop("column", T.serial(product.columns)) as column,
+            loop("block", T.serial(self._steps.count, unroll=False)) as block,
+            loop("column", T.serial(product.columns, unroll=False)) as column,
         ):
             here = {
                 **places,

@@ -15,6 +15,7 @@ from .block_products import BlockProduct, Outside
 from .block_tiles import BlockRowsTile
 from .fragments import WARP
 from .staging import (
+    ChunkStores,
     allocate,
     bind,
     cast,
@@ -84,6 +85,8 @@ class _RowsProgram:
         self._sums = allocate("sums", (tile.rows, tile.lanes), self._sum, "local")
         self._a = allocate("a_held", held, str(product.values.buffer.ty.dtype), "local")
         self._b = allocate("b_held", (tile.lanes,), product.dtype, "local")
+        suit = ChunkStores.suit(self._out, tile.lanes)
+        self._stores = ChunkStores(product.nest.result, tile.lanes) if suit else None
         T.reads(*map(everything_of, buffers_loaded(product.nest.expressions)))
         T.writes(everything_of(product.nest.result))
 
@@ -170,20 +173,23 @@ class _RowsProgram:
         product, tile = self.product, self.tile
         nest = product.nest
 
+        def here(i: Expr, f: Expr | int) -> dict[Var, Expr]:
+            feature = self._feature + cast(f, "int64")
+            return {product.row: self._first_row + i, product.feature: feature}
+
+        def total(i: Expr, f: Expr | int) -> Expr:
+            return self._outside.at(nest.init, here(i, f)) + tirx.BufferLoad(self._sums, [i, f])
+
         def store(i: Expr, f: Expr) -> None:
-            here = {
-                product.row: self._first_row + i,
-                product.feature: self._feature + cast(f, "int64"),
-            }
-            total = self._outside.at(nest.init, here) + tirx.BufferLoad(self._sums, [i, f])
-            T.buffer_store(
-                nest.result, cast(total, self._out), [self._outside.at(nest.index, here)]
-            )
+            index = self._outside.at(nest.index, here(i, f))
+            T.buffer_store(nest.result, cast(total(i, f), self._out), [index])
 
         def together(i: Expr) -> None:
-            plain = tile.lanes > 1 and not buffers_loaded([nest.init])
-            with loop("f", T.vectorized(tile.lanes) if plain else T.unroll(tile.lanes)) as f:
-                store(i, f)
+            if self._stores is None:
+                with loop("f", T.unroll(tile.lanes)) as f:
+                    store(i, f)
+                return
+            self._stores.store(self._outside.at(nest.index, here(i, 0)), lambda f: total(i, f))
 
         def one_by_one(i: Expr) -> None:
             with (

@@ -11,6 +11,7 @@ from .block_nests import Factor, at, buffers_loaded
 from .block_tiles import DotBlockTile, check_tensor_tile, thread_tile
 from .fragments import WARP, WarpProduct
 from .staging import (
+    ChunkStores,
     Threads,
     allocate,
     axis,
@@ -115,7 +116,7 @@ class DotProgram:
         self._find_rows()
         self._find_operands()
         worker = warp if tile.tensor_cores else warp * WARP + lane
-        part = bind("own_part", tirx.truncdiv(worker, self._workers))
+        part = tirx.truncdiv(worker, self._workers)
         all_work = tile.tensor_cores or tile.warps * WARP == tile.parts * self._workers
         self._own_part = part if all_work else tirx.min(part, tile.parts - 1)
         place = tirx.truncmod(worker, self._workers)
@@ -144,6 +145,8 @@ class DotProgram:
         self._low = allocate("low", (1,), index, "local")
         self._high = allocate("high", (1,), index, "local")
         self.sums.allocate()
+        suit = ChunkStores.suit(str(dots.nest.result.ty.dtype), self._write_lanes)
+        self._stores = ChunkStores(dots.nest.result, self._write_lanes) if suit else None
         T.reads(*map(everything_of, buffers_loaded([*dots.nest.expressions, dots.total])))
         T.writes(everything_of(dots.nest.result))
 
@@ -310,12 +313,17 @@ class DotProgram:
 
         self.sums.multiply(self.tile.stages, stage, self.tile.depth, x_at, y_at)
 
+    @property
+    def _write_lanes(self) -> int:
+        """Values that are written together."""
+        columns = min(self.dots.columns, self.tile.columns)
+        return chunk_lanes(str(self.dots.nest.result.ty.dtype), self.dots.columns, columns)
+
     def _write(self) -> None:
         """Write the parts to the stored blocks."""
         dots, tile = self.dots, self.tile
-        out = str(dots.nest.result.ty.dtype)
         rows, columns = min(dots.rows, tile.rows), min(dots.columns, tile.columns)
-        lanes = chunk_lanes(out, dots.columns, columns)
+        lanes = self._write_lanes
         size = rows * columns // lanes
 
         def write(piece: Expr, _round: Expr) -> None:
@@ -339,7 +347,7 @@ class DotProgram:
         """Write neighbouring sums, multiplied by what is stored at their places if the program says so."""
         dots, nest = self.dots, self.dots.nest
 
-        def total(lane: Expr) -> Expr:
+        def total(lane: Expr | int) -> Expr:
             here = {**places, dots.column: places[dots.column] + lane}
             value = tirx.BufferLoad(self._c, [staged[0], staged[1] + lane])
             for factor in dots.scale:
@@ -350,11 +358,13 @@ class DotProgram:
                 tirx.if_then_else(everything(tests), init + value, init) if tests else init + value
             )
 
-        out = str(nest.result.ty.dtype)
         index = at(nest.index, places)
-        together = lanes > 1 and not dots.scale
-        with loop("j", T.vectorized(lanes) if together else T.unroll(lanes)) as j:
-            T.buffer_store(nest.result, cast(total(j), out), [index + cast(j, "int64")])
+        if self._stores is not None:
+            self._stores.store(index, total)
+            return
+        with loop("j", T.unroll(lanes)) as j:
+            value = cast(total(j), str(nest.result.ty.dtype))
+            T.buffer_store(nest.result, value, [index + cast(j, "int64")])
 
 
 def _stage(buffer: Var, stage: Var):

@@ -18,6 +18,7 @@ from tvm.tirx.script import builder as T
 from .fragments import WARP
 
 __all__ = [
+    "ChunkStores",
     "Threads",
     "allocate",
     "axis",
@@ -129,9 +130,11 @@ def everything_of(buffer: Var) -> tirx.BufferRegion:
     return buffer[tuple(slice(0, size) for size in buffer.ty.shape)]
 
 
-def bind(name: str, value: Expr) -> Var:
-    """Compute a value once and name it."""
-    return IRBuilder.name(name, T.Bind(value))
+def bind(name: str, value: Expr) -> Expr:
+    """Compute a value once and keep it in a register; what is let be may be computed at every use."""
+    register = allocate(name, (1,), str(value.ty.dtype), "local")
+    T.buffer_store(register, value, [0])
+    return tirx.BufferLoad(register, [0])
 
 
 def axis(name: str, var: Var) -> Var:
@@ -272,6 +275,45 @@ def copy_values(
         value = tirx.BufferLoad(source, [index_of(lane)])
         chosen = tirx.if_then_else(present, value, tirx.const(0, str(target.ty.dtype)))
         T.buffer_store(target, chosen, [*before, last + lane])
+
+
+class ChunkStores:
+    """Stores of neighbouring values to global memory at once.
+
+    The compiler takes a vector that is computed value by value apart, and does not always put it together
+    again, so that the instruction is given.
+
+    Parameters
+    ----------
+    target : Var
+        Where to, a flat buffer of 16 or 32 bits a value.
+    lanes : int
+        Values of a chunk, 4 bytes or more; chunks are aligned to their size.
+    """
+
+    def __init__(self, target: Var, lanes: int) -> None:
+        self._target, self._lanes = target, lanes
+        self._dtype = str(target.ty.dtype)
+        is_narrow = itemsize(self._dtype) == 2
+        self._rounded = allocate("rounded", (lanes,), self._dtype, "local") if is_narrow else None
+
+    @staticmethod
+    def suit(dtype: str, lanes: int) -> bool:
+        """Whether values of a dtype can be stored so."""
+        return itemsize(dtype) in (2, 4) and itemsize(dtype) * lanes >= 4
+
+    def store(self, index: Expr, value_of: Callable[[int], Expr]) -> None:
+        """Store values from an index on; `value_of` gives that of a lane, in any dtype."""
+        values = [cast(value_of(lane), self._dtype) for lane in range(self._lanes)]
+        if self._rounded is not None:
+            for lane, value in enumerate(values):
+                T.buffer_store(self._rounded, value, [lane])
+            pairs = range(0, self._lanes, 2)
+            values = [tirx.BufferLoad(self._rounded, [tirx.Ramp(lane, 1, 2)]) for lane in pairs]
+        words = [operations.reinterpret("uint32", value) for value in values]
+        vector = f".v{len(words)}" if len(words) > 1 else ""
+        there = operations.address_of(tirx.BufferLoad(self._target, [index]))
+        T.evaluate(operations.ptx[f"st.global{vector}.b32"](there, *words))
 
 
 def pipeline(
