@@ -23,6 +23,7 @@ from .staging import (
     chunk_lanes,
     everything_of,
     kernel,
+    load_chunk,
     loop,
     when,
 )
@@ -121,10 +122,8 @@ class _RowsProgram:
             first = self._first_row + i * along_rows
             row = tirx.min(first, product.rows - along_rows) if self._is_ragged else first
             index = self._outside.at(product.values.index, {**places, product.row: row})
-            with loop("v", T.vectorized(lanes) if lanes > 1 else T.serial(1)) as v:
-                place = [0, i * lanes + v] if product.by_columns else [i, v]
-                value = tirx.BufferLoad(product.values.buffer, [index + cast(v, "int64")])
-                T.buffer_store(self._a, value, place)
+            place = [cast(0, "int32"), i * lanes] if product.by_columns else [i, cast(0, "int32")]
+            load_chunk(self._a, place, product.values.buffer, index, lanes)
 
     @property
     def _is_ragged(self) -> bool:
@@ -143,18 +142,20 @@ class _RowsProgram:
         """Load features of a row of the dense operand."""
         product, lanes = self.product, self.tile.lanes
 
-        def value(f: Expr) -> Expr:
+        def index_of(f: Expr | int) -> Expr:
             places = {**here, product.feature: self._feature + cast(f, "int64")}
-            return self._outside.at(product.dense.load, places)
+            return self._outside.at(product.dense.index, places)
+
+        buffer = product.dense.buffer
 
         def together() -> None:
-            with loop("f", T.vectorized(lanes) if lanes > 1 else T.serial(1)) as f:
-                T.buffer_store(self._b, value(f), [f])
+            load_chunk(self._b, [cast(0, "int32")], buffer, index_of(0), lanes)
 
         def one_by_one() -> None:
             with loop("f", T.unroll(lanes)) as f:
                 within = self._feature + cast(f, "int64") < self._features
-                chosen = tirx.if_then_else(within, value(f), cast(0, product.dtype))
+                value = tirx.BufferLoad(buffer, [index_of(f)])
+                chosen = tirx.if_then_else(within, value, cast(0, product.dtype))
                 T.buffer_store(self._b, chosen, [f])
 
         choose(self._is_wide, together, one_by_one)

@@ -33,6 +33,7 @@ __all__ = [
     "everything_of",
     "itemsize",
     "kernel",
+    "load_chunk",
     "loop",
     "pipeline",
     "when",
@@ -275,6 +276,31 @@ def copy_values(
         value = tirx.BufferLoad(source, [index_of(lane)])
         chosen = tirx.if_then_else(present, value, tirx.const(0, str(target.ty.dtype)))
         T.buffer_store(target, chosen, [*before, last + lane])
+
+
+def load_chunk(target: Var, place: Sequence[Expr], source: Var, index: Expr, lanes: int) -> None:
+    """Load neighbouring values to registers at once.
+
+    Parameters
+    ----------
+    target, place
+        Registers, and the first of them.
+    source, index
+        Where from, a flat buffer in global memory; aligned to the chunk.
+    lanes : int
+        How many.
+    """
+    dtype = str(target.ty.dtype)
+    *before, first = place
+    if itemsize(dtype) != 4 or lanes == 1:  # vectors of others come apart as well as together
+        with loop("v", T.vectorized(lanes) if lanes > 1 else T.serial(1)) as v:
+            value = tirx.BufferLoad(source, [index + cast(v, "int64")])
+            T.buffer_store(target, value, [*before, first + v])
+        return
+    kind = "f32" if dtype == "float32" else "b32"
+    registers = [tirx.BufferLoad(target, [*before, first + lane]) for lane in range(lanes)]
+    there = operations.address_of(tirx.BufferLoad(source, [index]))
+    T.evaluate(operations.ptx[f"ld.global.v{lanes}.{kind}"](*registers, there))
 
 
 class ChunkStores:
