@@ -30,8 +30,18 @@ setup(
         "xgboost",
     ],
     extras_require={
-        "test": ["hypothesis", "ml_dtypes", "pytest", "pytest-timeout", "ruff"],
+        "test": ["hypothesis", "ml_dtypes", "pytest", "pytest-timeout", "pytest-xdist", "ruff"],
         "bench": ["mkl", "numba", "threadpoolctl"],
+        # The compiler of CUDA code, its headers, what joins code for several architectures, and the
+        # runtime, of the version that TVM's own is linked with.
+        "cuda": [
+            "cuda-bindings>=13,<14",
+            "nvidia-cuda-cccl>=13,<14",
+            "nvidia-cuda-crt>=13,<14",
+            "nvidia-cuda-nvrtc>=13,<14",
+            "nvidia-cuda-runtime>=13,<14",
+            "nvidia-nvfatbin>=13,<14",
+        ],
     },
     entry_points={"console_scripts": ["tvm-sparse = tvm_sparse.__main__:main"]},
 )

@@ -7,17 +7,20 @@ gives the scheduled module that the package itself would compile. A kernel with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tvm
 from tvm.target import Target
 
 from tvm_sparse import schedules
-from tvm_sparse.formats import Hyb
+from tvm_sparse.formats import BSR, SRBCRS, Hyb
 from tvm_sparse.schedules._build import scheduled, scheduled_parts
-from tvm_sparse.schedules.cuda import DotTile, RowTile, vector_width
+from tvm_sparse.schedules.cuda import DotTile, RowTile
+from tvm_sparse.schedules.cuda.block_tiles import BlockTile, DotBlockTile
+
+from . import cuda_tiles
 
 __all__ = [
     "DTYPES",
@@ -34,7 +37,16 @@ DTYPES = ("float32", "float16", "bfloat16")
 INDEX_DTYPES = ("int32", "int64")
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8}
 
-_HYB_WIDTHS = (1, 2, 4, 8, 16, 32)
+_HALVES = ("float16", "bfloat16")
+#: Bytes of the widest load.
+_WIDEST = 16
+#: Widths and dtypes that the GPU kit measures, of operators on rows and on blocks.
+_ROW_GRID = ((32, 64, 128, 256), ("float32",))
+_BLOCK_GRID = ((128, 512), DTYPES)
+_ON_BLOCKS = ("bsr_spmm", "bsr_sddmm", "srbcrs_spmm")
+#: Entries and ends of rows that a group of lanes takes where rows are shared.
+_SHARE = 256
+_HYB = Hyb(1, (1, 2, 4, 8, 16, 32))
 
 
 @dataclass(frozen=True)
@@ -50,7 +62,7 @@ class KernelCase:
     features : int or None
         Width of the dense operands; None where there is none.
     tile : tuple of (str, int)
-        Tile sizes that differ from the defaults.
+        Tile sizes, if they are not the defaults.
     formats : object
         The format that the sparse operand is packed in; None for plain index arrays.
     wide_loads, tensor_cores : bool
@@ -93,9 +105,16 @@ class KernelCase:
         """Size of an index."""
         return ITEM_BYTES[self.index_dtype]
 
+    @property
+    def block(self) -> tuple[int, int]:
+        """Rows and columns of a block of its format."""
+        if isinstance(self.formats, SRBCRS):
+            return self.formats.t, self.formats.g
+        return self.formats.rows, self.formats.columns
+
     def build(self) -> tvm.IRModule:
         """Return the scheduled module, of stage III."""
-        return _BUILDERS[self.operator, self.variant](self)
+        return _VARIANTS[self.operator][self.variant].build(self)
 
 
 def default_kernels(
@@ -112,24 +131,32 @@ def default_kernels(
     'spmm/hyb/f64/float32/int32'
     """
     found = []
-    for operator, variants in _VARIANTS.items():
-        if operators is None or operator in operators:
-            for variant in variants:
-                found += _cases(operator, variant, features, dtypes, index_dtypes)
+    for operator in _VARIANTS if operators is None else operators:
+        for name, variant in _VARIANTS[operator].items():
+            for dtype in dtypes:
+                if dtype in variant.dtypes:
+                    widths = features if variant.has_features else [None]
+                    found += [
+                        _case(operator, name, dtype, index_dtype, width)
+                        for index_dtype in index_dtypes
+                        for width in widths
+                    ]
     return found
 
 
-def tile_grid(
-    operators: Sequence[str] | None = None,
-    features: Sequence[int] = (32, 64, 128, 256),
-    dtypes: Sequence[str] = ("float32",),
-) -> list[KernelCase]:
-    """Return kernels with the default and with other tile sizes, for the GPU to choose from."""
+def tile_grid(operators: Sequence[str] | None = None) -> list[KernelCase]:
+    """Return the kernels that the GPU kit measures: defaults, each followed by other tile sizes.
+
+    Operators on rows in float32, those on blocks in all dtypes.
+    """
     found = []
-    for case in default_kernels(operators, features, dtypes, ["int32"]):
-        found.append(case)
-        tiles = _GRIDS.get((case.operator, case.variant), lambda case: ())(case)
-        found += [replace(case, tile=tuple(tile.items())) for tile in tiles]
+    for operator in _VARIANTS if operators is None else operators:
+        widths, dtypes = _BLOCK_GRID if operator in _ON_BLOCKS else _ROW_GRID
+        for case in default_kernels([operator], widths, dtypes, ["int32"]):
+            found.append(case)
+            if case.dtype != "bfloat16":  # as fast as float16
+                tiles = _VARIANTS[operator][case.variant].tiles(case)
+                found += [replace(case, tile=tuple(tile.items())) for tile in tiles]
     return found
 
 
@@ -147,106 +174,138 @@ def find_kernel(name: str) -> KernelCase:
     raise KeyError(f"no CUDA kernel is called {name!r}")
 
 
-def _cases(
-    operator: str,
-    variant: str,
-    features: Sequence[int],
-    dtypes: Sequence[str],
-    index_dtypes: Sequence[str],
-) -> Iterator[KernelCase]:
-    fixed = _VARIANTS[operator][variant]
-    for dtype in dtypes:
-        for index_dtype in index_dtypes:
-            for width in features if operator in _HAS_FEATURES else [None]:
-                own = fixed(width, width is not None and width * ITEM_BYTES[dtype] % 16 == 0)
-                yield KernelCase(operator, variant, dtype, index_dtype, width, **own)
+@dataclass(frozen=True)
+class _Variant:
+    """One way to compute an operator.
+
+    Parameters
+    ----------
+    build : callable
+        From a case to its module.
+    tiles : callable
+        Other tile sizes of a case.
+    formats : object
+        As in :class:`KernelCase`.
+    dtypes, tensor_cores : sequence of str
+        Dtypes that there are, and those that tensor cores multiply.
+    has_features, bounded : bool
+        Whether it has dense operands with a width, and as in :class:`KernelCase`.
+    """
+
+    build: Callable[[KernelCase], tvm.IRModule]
+    tiles: Callable[[KernelCase], Iterator[dict[str, int]]] = cuda_tiles.no_tiles
+    formats: Any = None
+    dtypes: Sequence[str] = DTYPES
+    tensor_cores: Sequence[str] = ()
+    has_features: bool = True
+    bounded: bool = False
 
 
-# From a case to its module
+def _case(
+    operator: str, variant: str, dtype: str, index_dtype: str, features: int | None
+) -> KernelCase:
+    """Return the case with default tile sizes, and the claims that go with its width."""
+    known = _VARIANTS[operator][variant]
+    is_wide = features is not None and features * ITEM_BYTES[dtype] % _WIDEST == 0
+    return KernelCase(
+        operator,
+        variant,
+        dtype,
+        index_dtype,
+        features,
+        formats=known.formats,
+        wide_loads=is_wide,
+        tensor_cores=dtype in known.tensor_cores,
+        bounded=known.bounded and is_wide and features % 32 == 0,
+    )
 
 
-def _rows(case: KernelCase) -> tvm.IRModule:
+def _rows(case: KernelCase, **options: Any) -> tvm.IRModule:
     """Schedule an operator on a matrix in CSR."""
     operator = {"segment_sum": "segment_reduce"}.get(case.operator, case.operator)
     program = getattr(schedules, operator).program(dtype=case.dtype, index_dtype=case.index_dtype)
-    return scheduled(f"schedules.{operator}", program, _TARGET, case.features, tile=_tile(case)).mod
+    kind = DotTile if operator == "sddmm" else RowTile
+    tile = kind(**dict(case.tile)) if case.tile else None
+    name = f"schedules.{operator}"
+    return scheduled(name, program, _TARGET, case.features, tile=tile, **options).mod
 
 
-def _parts(case: KernelCase) -> tvm.IRModule:
-    """Schedule SpMM on a matrix in a format."""
+def _shared_rows(case: KernelCase) -> tvm.IRModule:
+    """Schedule an operator on a matrix in CSR, rows shared by entries."""
+    return _rows(case, share=_SHARE)
+
+
+def _hyb(case: KernelCase) -> tvm.IRModule:
     program = schedules.spmm.program(case.dtype, case.index_dtype)
+    tile = RowTile(**dict(case.tile)) if case.tile else None
     return scheduled_parts(
-        "parts", program, "A", case.formats, _TARGET, case.features, tile=_tile(case)
+        "parts", program, "A", case.formats, _TARGET, case.features, tile=tile
     ).mod
 
 
-def _tile(case: KernelCase) -> RowTile | DotTile | None:
-    """Return the tile sizes of a case; None for the default."""
-    kind = DotTile if case.operator == "sddmm" else RowTile
-    return kind(**dict(case.tile)) if case.tile else None
+def _block_product(case: KernelCase) -> tvm.IRModule:
+    """Schedule SpMM with blocks; in float32 on tensor cores only if the variant says so."""
+    program = schedules.spmm.program(case.dtype, case.index_dtype)
+    tile = None
+    if case.tile:
+        tile = BlockTile(**dict(case.tile))
+    elif case.tensor_cores:
+        tile = BlockTile.default(case.block, case.features, case.dtype)
+    return scheduled_parts(
+        "blocks", program, "A", case.formats, _TARGET, case.features, tile=tile
+    ).mod
 
 
-# Other tile sizes
+def _block_dots(case: KernelCase) -> tvm.IRModule:
+    """Schedule SDDMM at blocks."""
+    program = schedules.sddmm.program(case.dtype, case.index_dtype)
+    tile = None
+    if case.tile:
+        tile = DotBlockTile(**dict(case.tile))
+    elif case.tensor_cores:
+        tile = DotBlockTile.default(case.block, case.dtype)
+    return scheduled_parts(
+        "sddmm_blocks", program, "C", case.formats, _TARGET, case.features, tile=tile
+    ).mod
 
 
-def _row_tiles(case: KernelCase) -> Iterator[dict[str, int]]:
-    """Yield other numbers of vectors of a thread, and of threads of a block."""
-    default = RowTile.of_width(case.features, 8 * case.value_bytes)
-    vector = vector_width(case.features, 8 * case.value_bytes)
-    for vectors in (1, 2, 4):
-        lanes = -(-case.features // (vector * vectors))
-        if 1 <= lanes <= 32:
-            for threads in (128, 256, 512):
-                tile = RowTile(vector, lanes, vectors, max(1, threads // lanes))
-                if tile != default:
-                    yield asdict(tile)
-
-
-def _dot_tiles(case: KernelCase) -> Iterator[dict[str, int]]:
-    """Yield other numbers of lanes of a dot product, and of dot products of a thread block."""
-    bits = 8 * case.value_bytes
-    default, vector = DotTile.of_width(case.features, bits), vector_width(case.features, bits)
-    for lanes in (4, 8, 16, 32):
-        vectors = case.features // (vector * lanes)
-        if 1 <= vectors <= 8:
-            for threads, entries in ((128, 8), (256, 4), (256, 8), (256, 16)):
-                tile = DotTile(vector, lanes, vectors, threads // lanes, entries)
-                if tile != default:
-                    yield asdict(tile)
-
-
-def _lane_tiles(case: KernelCase) -> Iterator[dict[str, int]]:
-    """Yield other numbers of lanes that share a row."""
-    for lanes in (1, 2, 4, 16, 32):
-        yield asdict(RowTile(1, lanes, 1, 256 // lanes))
+def _with_tf32(
+    name: str,
+    build: Callable[[KernelCase], tvm.IRModule],
+    tiles: Callable[[KernelCase], Iterator[dict[str, int]]],
+    formats: Any,
+) -> dict[str, _Variant]:
+    """Return a variant of all dtypes, and one that multiplies float32 as tf32 on tensor cores."""
+    return {
+        name: _Variant(build, tiles, formats, DTYPES, _HALVES),
+        f"{name}_tf32": _Variant(build, tiles, formats, ("float32",), ("float32",)),
+    }
 
 
 _TARGET = Target({"kind": "cuda", "arch": "sm_80"})
-_HAS_FEATURES = ("spmm", "sddmm", "segment_sum")
-_VARIANTS: dict[str, dict[str, Callable[[int | None, bool], Mapping[str, Any]]]] = {
-    "spmv": {"csr": lambda width, wide: {}},
-    "spmm": {
-        "csr": lambda width, wide: {"wide_loads": wide, "bounded": wide and width % 32 == 0},
-        "hyb": lambda width, wide: {
-            "formats": Hyb(1, _HYB_WIDTHS),
-            "wide_loads": wide,
-            "bounded": wide and width % 32 == 0,
-        },
+_VARIANTS: dict[str, dict[str, _Variant]] = {
+    "spmv": {
+        "csr": _Variant(_rows, cuda_tiles.lane_tiles, has_features=False),
+        "csr_shared": _Variant(_shared_rows, cuda_tiles.lane_tiles, has_features=False),
     },
-    "sddmm": {"csr": lambda width, wide: {"wide_loads": wide, "bounded": wide and width % 32 == 0}},
-    "segment_sum": {"csr": lambda width, wide: {"wide_loads": wide}},
-}
-_BUILDERS: dict[tuple[str, str], Callable[[KernelCase], tvm.IRModule]] = {
-    ("spmv", "csr"): _rows,
-    ("spmm", "csr"): _rows,
-    ("spmm", "hyb"): _parts,
-    ("sddmm", "csr"): _rows,
-    ("segment_sum", "csr"): _rows,
-}
-_GRIDS: dict[tuple[str, str], Callable[[KernelCase], Iterator[dict[str, int]]]] = {
-    ("spmv", "csr"): _lane_tiles,
-    ("spmm", "csr"): _row_tiles,
-    ("spmm", "hyb"): _row_tiles,
-    ("sddmm", "csr"): _dot_tiles,
-    ("segment_sum", "csr"): _row_tiles,
+    "spmm": {
+        "csr": _Variant(_rows, cuda_tiles.row_tiles, bounded=True),
+        "csr_shared": _Variant(_shared_rows),
+        "hyb": _Variant(_hyb, cuda_tiles.row_tiles, _HYB, bounded=True),
+    },
+    "sddmm": {"csr": _Variant(_rows, cuda_tiles.dot_tiles, bounded=True)},
+    "segment_sum": {
+        "csr": _Variant(_rows, cuda_tiles.row_tiles),
+        "csr_shared": _Variant(_shared_rows),
+    },
+    "bsr_spmm": {
+        **_with_tf32("bsr16", _block_product, cuda_tiles.block_tiles, BSR(16, 16)),
+        **_with_tf32("bsr32", _block_product, cuda_tiles.block_tiles, BSR(32, 32)),
+        **_with_tf32("bsr64", _block_product, cuda_tiles.block_tiles, BSR(64, 64)),
+    },
+    "bsr_sddmm": {
+        **_with_tf32("bsr16", _block_dots, cuda_tiles.block_dot_tiles, BSR(16, 16)),
+        **_with_tf32("bsr32", _block_dots, cuda_tiles.block_dot_tiles, BSR(32, 32)),
+    },
+    "srbcrs_spmm": _with_tf32("srbcrs8x32", _block_product, cuda_tiles.block_tiles, SRBCRS(8, 32)),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -214,7 +215,12 @@ def schedules_for(operator: str, target: Any = "llvm") -> ModuleType:
     kind = resolve_target(target).kind.name
     if kind not in folders:
         raise ValueError(f"target: expected a CPU (llvm) or cuda, found {kind}")
-    return import_module(f".{folders[kind]}.{operator.rpartition('.')[2]}", __package__)
+    name = f".{folders[kind]}.{operator.rpartition('.')[2]}"
+    if find_spec(name, __package__) is None:
+        raise ValueError(
+            f"target: expected a CPU (llvm) for this operator over formats, found {kind}"
+        )
+    return import_module(name, __package__)
 
 
 def variants(

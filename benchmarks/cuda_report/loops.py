@@ -2,8 +2,8 @@
 
 In: the instructions of a kernel. Out: for the innermost loop that gathers rows of a dense operand,
 counts for one warp and one entry of the sparse operand. Where a kernel has several such loops (the compiler
-unrolls, and adds a loop for what is left over), the one that does most arithmetic is the inner loop; where
-none gathers, since the compiler unrolled it as a whole, it is what the kernel has outside of loops.
+unrolls, and adds a loop for what is left over), the one that does most arithmetic is the inner loop, and of
+two that do as much the shorter, which full thread blocks run; where none gathers, since the compiler unrolled it as a whole, it is what the kernel has outside of loops.
 
 Which load is which follows from where its address comes from:
 
@@ -118,7 +118,7 @@ def entry_cost(
         found = [_region_cost(code, region, groups, features, index_bytes) for region in regions]
         costs = [cost for cost in found if cost is not None]
         if costs:
-            return max(costs, key=lambda cost: cost[0])[1]
+            return max(costs, key=lambda cost: (cost[0], -cost[1].instructions))[1]
     return None
 
 

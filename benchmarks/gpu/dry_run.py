@@ -48,7 +48,7 @@ assert not {"tvm", "tvm_sparse", "benchmarks", "scipy"} & set(sys.modules)
 assert found and all((here / "kernels" / kernel.file).is_file() for kernel in found)
 """
 
-Emulate = Callable[[tvm.IRModule], Executable]
+Emulate = Callable[[list[tvm.IRModule]], list[Executable]]
 
 
 def dry_run(
@@ -63,7 +63,7 @@ def dry_run(
     cases : sequence of KernelCase
         The kernels, few of them.
     emulate : callable
-        Makes an executable for NumPy arrays from a scheduled module.
+        Makes executables for NumPy arrays from scheduled modules.
     arch : str
         What the packed kernels are compiled for.
 
@@ -106,13 +106,14 @@ def loads_by_itself(folder: Path) -> None:
 
 def emulated_kernels(kit: ModuleType, cases: Sequence[KernelCase], emulate: Emulate) -> Any:
     """Return the kernels of some cases, as the kit's script takes them, under an emulation."""
-    by_name = {case.name: case for case in cases}
+    executables = emulate([case.build() for case in cases])
+    by_name = {case.name: own for case, own in zip(cases, executables)}
 
     class Emulated(kit.library.Kernels):
         """Kernels that are called with NumPy arrays."""
 
         def bind(self, kernel: Any, arrays: Mapping[str, Any]) -> Callable[[], None]:
-            executable = emulate(by_name[kernel.name].build())
+            executable = by_name[kernel.name]
             (name,) = executable.functions
             function = executable.module.get_function(name)
             given = [arrays[arg["name"]] for arg in executable.metadata["functions"][name]["args"]]

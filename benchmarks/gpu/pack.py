@@ -107,11 +107,15 @@ def manifest_entry(case: KernelCase, file: str, function: str) -> dict:
         layout["widths"] = list(case.formats.buckets)
     if case.operator.startswith("bsr"):
         layout["block"] = case.formats.rows
+    if case.operator.startswith("srbcrs"):
+        layout |= {"t": case.formats.t, "g": case.formats.g}
+    # Tensor cores multiply float32 as tf32.
+    in_tf32 = case.tensor_cores and case.dtype == "float32"
     return {
         "name": case.name,
         "operator": case.operator,
         "variant": case.variant,
-        "dtype": case.dtype,
+        "dtype": "tf32" if in_tf32 else case.dtype,
         "features": case.features,
         "tile": dict(case.tile),
         "layout": layout,

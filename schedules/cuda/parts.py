@@ -1,4 +1,4 @@
-"""SpMM over formats on CUDA: rows a group of lanes, the parts of a format in one kernel."""
+"""SpMM over formats on CUDA: rows a group of lanes, those of a format in one kernel; blocks a kernel each."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from collections.abc import Mapping, Sequence
 from tvm import s_tir, tirx
 from tvm.target import Target
 
+from ..cpu.part_blocks import blocks_of
 from ..cpu.parts import block_names, is_reduced, part_blocks
 from ..cpu.rows import row_pointers
-from .rows import Block, default_tile, share_elements, split_rows, tile_row
+from .block_nests import read_nest
+from .block_products import BlockProduct
+from .block_tiles import BlockRowsTile, BlockTile
+from .blocks import schedule_part
+from .results import bind_others
+from .rows import Block, default_tile, split_rows, tile_row
 from .tiles import RowTile
 
 __all__ = ["SHARE", "schedule"]
@@ -25,7 +31,7 @@ def schedule(
     sch: s_tir.Schedule,
     parts: Sequence[str],
     *,
-    tile: RowTile | None = None,
+    tile: RowTile | BlockTile | BlockRowsTile | None = None,
     share: int | None = SHARE,
     target: Target | str | dict | None = None,
     name: str = "spmm",
@@ -33,12 +39,15 @@ def schedule(
 ) -> None:
     """Bind rows to groups of lanes and features to lanes; parts of a group become one kernel.
 
+    Parts of blocks are scheduled by :func:`tvm_sparse.schedules.cuda.blocks.schedule_part`.
+
     Parameters
     ----------
     sch, parts, name, groups
         As those of the CPU's :func:`tvm_sparse.schedules.cpu.parts.schedule`.
-    tile : RowTile, optional
-        Rows and features of a thread block; by default what suits the feature width.
+    tile : RowTile, BlockTile or BlockRowsTile, optional
+        Rows and features of a thread block; by default what suits the feature width. One of blocks is
+        for parts of blocks, others for parts of rows.
     share : int, optional
         Entries that a group of lanes takes of rows of any length, which are shared in kernels of their
         own (see :func:`tvm_sparse.transform.SplitRows`); None leaves each to one group, in the kernel of
@@ -53,7 +62,12 @@ def schedule(
     """
     del target
     names = block_names(sch)
+    row_tile = tile if isinstance(tile, RowTile) else None
+    block_tile = None if isinstance(tile, RowTile) else tile
     for part in parts:
+        if BlockProduct.of(read_nest(sch, blocks_of(sch, f"{name}_{part}"))) is not None:
+            schedule_part(sch, f"{name}_{part}", tile=block_tile, alone=len(parts) == 1)
+            continue
         found = part_blocks(sch, names, f"{name}_{part}")
         if len(found) != 2 or is_reduced(sch, found[0]):
             raise ValueError(
@@ -61,7 +75,7 @@ def schedule(
                 "entries of a row are scattered, or lie in several ranges of columns"
             )
         rows, block = found
-        chosen = tile or default_tile(sch, block)
+        chosen = row_tile or default_tile(sch, block)
         row = sch.get_loops(rows)[0]
         width = _entries_of_row(sch, block)
         pointers = [row_pointers(sch, loop) for loop in sch.get_loops(block)]
@@ -74,10 +88,7 @@ def schedule(
         sch.bind(outer, "blockIdx.x")
         sch.bind(inner, "threadIdx.y")
         sch.annotate(outer, "tvm_sparse.together", (groups or {}).get(part, part))
-    own = {f"{name}_{part}_0" for part in parts}
-    for each in names:
-        if each.endswith(("_init_0", "_fill_0", "_cast_0")) and each not in own:
-            share_elements(sch, sch.get_sblock(each))
+    bind_others(sch, [f"{name}_{part}" for part in parts])
 
 
 def _entries_of_row(sch: s_tir.Schedule, block: Block) -> int:

@@ -15,12 +15,12 @@ from benchmarks.gpu import report
 from benchmarks.gpu.kit import __main__ as command
 from benchmarks.gpu.kit import peers, problems, table
 from benchmarks.gpu.kit.contenders import OURS, PEER, TILE, Contender, measured
-from benchmarks.gpu.kit.graphs import TINY, Graph, block_matrix, power_law
-from benchmarks.gpu.kit.layouts import bsr_arrays, hyb_arrays
+from benchmarks.gpu.kit.graphs import TINY, Graph, block_matrix, power_law, scattered
+from benchmarks.gpu.kit.layouts import bsr_arrays, hyb_arrays, sr_bcrs_arrays
 from benchmarks.gpu.kit.library import Kernels
 from benchmarks.gpu.kit.machine import Gpu, Host, Limits
 from benchmarks.gpu.kit.run import Run, read_results
-from tvm_sparse.formats import BSR, Hyb
+from tvm_sparse.formats import BSR, SRBCRS, Hyb
 
 LIMITS = Limits(1e9, dict.fromkeys(("float32", "float16", "bfloat16", "tf32"), 1e9))
 
@@ -70,7 +70,17 @@ def test_blocks_are_packed_as_the_package_packs_them():
     values = np.random.default_rng(0).standard_normal((matrix.blocks, 16, 16)).astype("float32")
     scipy_matrix = sp.bsr_matrix((values, matrix.indices, matrix.indptr), (96, 96))
     packed = BSR(16, 16).pack(scipy_matrix)
-    found = bsr_arrays(matrix, values)
+    found = {"a": values, **bsr_arrays(matrix)}
+    for key, value in packed.arguments("a").items():
+        np.testing.assert_array_equal(found[key], value, err_msg=key)
+
+
+@pytest.mark.parametrize(("t", "g"), [(8, 32), (3, 4)])
+def test_strips_are_packed_as_the_package_packs_them(t, g):
+    graph = scattered(70, 0.1)
+    values = np.random.default_rng(0).standard_normal(graph.entries).astype("float32")
+    packed = SRBCRS(t, g).pack(as_csr(graph, values))
+    found = sr_bcrs_arrays(graph, values, t, g)
     for key, value in packed.arguments("a").items():
         np.testing.assert_array_equal(found[key], value, err_msg=key)
 
@@ -98,6 +108,17 @@ MAKERS = {
     "bsr_spmm": lambda machine, dtype: problems.bsr_spmm(
         machine, block_matrix(96, 16, 0.3), 24, dtype
     ),
+    "bsr_sddmm": lambda machine, dtype: problems.bsr_sddmm(
+        machine, block_matrix(96, 16, 0.3), 24, dtype
+    ),
+    "srbcrs_spmm": lambda machine, dtype: problems.srbcrs_spmm(
+        machine, scattered(70, 0.1), 24, dtype
+    ),
+}
+DATA = {
+    "bsr_spmm": block_matrix(96, 16, 0.3),
+    "bsr_sddmm": block_matrix(96, 16, 0.3),
+    "srbcrs_spmm": scattered(70, 0.1),
 }
 TORCH_PEERS = {
     "spmm": ["torch csr"],
@@ -105,6 +126,8 @@ TORCH_PEERS = {
     "sddmm": ["torch gather", "torch sampled_addmm"],
     "segment_sum": ["torch"],
     "bsr_spmm": ["dense product", "torch bsr"],
+    "bsr_sddmm": ["dense product", "torch bmm"],
+    "srbcrs_spmm": ["dense product", "torch csr"],
 }
 
 
@@ -112,7 +135,7 @@ TORCH_PEERS = {
 def test_peers_in_pytorch_compute_the_problems(operator):
     machine = TorchOnHost()
     problem = MAKERS[operator](machine, "float32")
-    data = block_matrix(96, 16, 0.3) if operator == "bsr_spmm" else tiny()
+    data = DATA.get(operator, tiny())
     rows = [
         measured(machine, LIMITS, problem, contender, 0.001)
         for contender in peers.peers_of(machine, problem, data)

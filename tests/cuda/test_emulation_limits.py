@@ -88,6 +88,18 @@ def test_whole_numbers_do_not_overflow(narrow, wide, message):
         run(narrow, 1, 1, y, 65536, 65536)
 
 
+def test_a_loop_without_end_is_ended():
+    run = launcher("""
+    extern "C" __global__ void k(float* __restrict__ y) {
+      while (y[threadIdx.x] == HOLE) y[threadIdx.x] = 1.0f;
+    }""")
+    run("0.0f", 1, 2, np.zeros(2, "float32"))
+    with pytest.raises(
+        EmulationError, match=r"50000001 accesses .* without an end, by thread \(0, 0, 0\)"
+    ):
+        run("1.0f", 1, 2, np.ones(2, "float32"))
+
+
 def test_instructions_without_emulation_are_named():
     with pytest.raises(NotImplementedError, match=r"'mbarrier\.init\.shared\.b64'"):
         emulated_source(

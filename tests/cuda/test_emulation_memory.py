@@ -177,7 +177,7 @@ def test_an_asynchronous_copy_arrives_when_its_group_was_waited_for():
     wait = 'asm volatile("cp.async.wait_group {};" : : : "memory");'
     run(f"{wait.format(1)} __syncthreads();", 1, 32, counted(64), y)
     np.testing.assert_array_equal(y, counted(32)[::-1])
-    early = r"read of shared memory t, .* before the asynchronous copy to it by thread \(31, .* was waited for"
+    early = r"read of shared memory t, .*before the asynchronous copy .* by thread \(31, .* was waited for"
     for missing in (f"{wait.format(2)} __syncthreads();", "__syncthreads();"):
         with pytest.raises(EmulationError, match=early):
             run(missing, 1, 32, counted(64), y)

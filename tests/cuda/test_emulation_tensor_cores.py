@@ -159,7 +159,8 @@ def test_ldmatrix_deals_rows_to_lanes(transposed):
           : "r"(addr)
         );
       }}
-      for (int i = 0; i < 8; ++i) y[(i / 2 * 8 + (int)threadIdx.x / 4) * 8 + (int)threadIdx.x % 4 * 2 + i % 2] = x[i];
+      int row = (int)threadIdx.x / 4, pair = (int)threadIdx.x % 4;
+      for (int i = 0; i < 8; ++i) y[(i / 2 * 8 + row) * 8 + pair * 2 + i % 2] = x[i];
     }}""")
     a, y = random((4, 8, 8), np.dtype("float16")), np.zeros((4, 8, 8), "float16")
     run("", 1, 32, a, y)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tvm.s_tir import Schedule
+from tvm.script import tirx as T
 
 import tvm_sparse
-from tvm_sparse import schedules
+from tvm_sparse import SparseSchedule, schedules
 from tvm_sparse.runtime import lower
 
 #: SpMM in C, as `tests.cuda.recorder` runs it in place of :func:`spmm`'s kernel.
@@ -41,3 +42,32 @@ def spmm_schedule(program=None, rows="blockIdx.x", features="blockIdx.y", thread
 def spmm(target="cuda", **bindings):
     """SpMM compiled for CUDA."""
     return tvm_sparse.compile(spmm_schedule(**bindings), target)
+
+
+def sddmm(fmt, target="cuda"):
+    """SDDMM into a result of a format, compiled for CUDA: a block of threads for each first axis."""
+    sparse = SparseSchedule(schedules.sddmm.program())
+    sparse.decompose_format("sddmm", "C", fmt)
+    sch = sparse.lower()
+    sch.work_on("sddmm")
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        sch.bind(sch.get_loops(block)[0], "blockIdx.x")
+    return tvm_sparse.compile(sch, target)
+
+
+@T.prim_func(s_tir=True)
+def reversed_block(x: T.handle, y: T.handle):
+    """Reverse 64 KiB in shared memory of dynamic size."""
+    X = T.match_buffer(x, (16384,), "float32")
+    Y = T.match_buffer(y, (16384,), "float32")
+    with T.sblock("root"):
+        S = T.sblock_alloc_buffer((16384,), "float32", scope="shared.dyn")
+        for t in T.thread_binding(1024, thread="threadIdx.x"):
+            for i in range(16):
+                with T.sblock("load"):
+                    v = T.axis.spatial(16384, i * 1024 + t)
+                    S[v] = X[v]
+            for j in range(16):
+                with T.sblock("store"):
+                    v = T.axis.spatial(16384, j * 1024 + t)
+                    Y[v] = S[16383 - v]

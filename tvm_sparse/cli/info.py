@@ -13,6 +13,8 @@ from rich.table import Table
 from tvm.target import codegen
 
 from ..runtime import get_num_threads, openmp_runtime, resolve_target
+from ..runtime.cuda_compiler import supported_architectures
+from ..runtime.minimal import compute_capabilities, load_cuda_runtime
 
 __all__ = ["add_parser", "run"]
 
@@ -37,9 +39,18 @@ def run(_arguments: argparse.Namespace) -> int:
     table.add_row("targets enabled", ", ".join(_enabled_targets()))
     table.add_row("cores, threads of kernels", f"{os.cpu_count()}, {get_num_threads()}")
     table.add_row("OpenMP runtime loaded", str(openmp_runtime() or "none"))
+    table.add_row("GPUs of CUDA", _gpus())
+    table.add_row("CUDA code compiled for", ", ".join(supported_architectures()) or "no compiler")
     console.print(table)
     console.print("CPU features: " + " ".join(features))
     return 0
+
+
+def _gpus() -> str:
+    missing = load_cuda_runtime()
+    if missing is not None:
+        return f"none: this machine {missing}"
+    return ", ".join(f"sm_{found.replace('.', '')}" for found in compute_capabilities()) or "none"
 
 
 def _version(package: str) -> str:

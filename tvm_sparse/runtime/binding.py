@@ -98,6 +98,13 @@ class Binding:
     def _is_contiguous(self, view: Any) -> bool:
         return view.flags.c_contiguous
 
+    def _check_place(self, key: str, packed: Any) -> None:
+        if hasattr(packed, "to_host"):
+            raise ValueError(
+                f"{self.signature.label(key)}: expected a packed tensor in host memory, as the kernel was "
+                f"compiled for a CPU, found one on {packed.device}; pass its to_host()"
+            )
+
     def _call(self, function: Callable[..., None]) -> None:
         function(*self._tensors())
 
@@ -119,6 +126,7 @@ class Binding:
                 yield key, value
                 continue
             self.packed[key] = value
+            self._check_place(key, value)
             self._check_formats(key, value.formats(key))
             check_packed(self.signature, key, value)
             arguments = expand_packed(self.signature, key, value, known)

@@ -142,7 +142,11 @@ def _compile_for_cuda(module: IRModule, cuda: CudaTarget, metadata: dict) -> Exe
     except SparseProgramError as error:  # TVM's passes add the whole module to the message
         raise SparseProgramError(str(error).split("\n\nError in pass: ")[0]) from None
     code = DeviceCode.take_from(built.mod, cuda)
-    metadata = metadata | {"architectures": list(cuda.architectures), "fast_math": cuda.fast_math}
+    metadata = metadata | {
+        "architectures": list(cuda.architectures),
+        "fast_math": cuda.fast_math,
+        "scratch": "TVMBackendAllocWorkspace" in built.mod.inspect_source("ll"),
+    }
     return Executable(built, metadata, device_code=code)
 
 

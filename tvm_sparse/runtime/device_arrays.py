@@ -176,15 +176,9 @@ def allocator_like(values: Sequence[Any]) -> Callable[[Sequence[int], str], Any]
             tuple(shape), dtype=getattr(torch, dtype), device=tensor.device
         )
     device = next((number for value in values if (number := device_number(value)) is not None), 0)
-    if not any(is_cupy(value) for value in values):
-        return functools.partial(allocate_on, device)
-
-    def allocate(shape: Sequence[int], dtype: str) -> Any:
-        cupy = sys.modules["cupy"]
-        with cupy.cuda.Device(device):
-            return cupy.empty(tuple(shape), numpy_dtype(dtype))
-
-    return allocate
+    if any(is_cupy(value) for value in values):  # CuPy allocates on the current device
+        return lambda shape, dtype: sys.modules["cupy"].empty(tuple(shape), numpy_dtype(dtype))
+    return functools.partial(allocate_on, device)
 
 
 def device_number(value: Any) -> int | None:
@@ -194,7 +188,7 @@ def device_number(value: Any) -> int | None:
     array = value.data if is_cupy_matrix(value) else value
     find = getattr(array, "__dlpack_device__", None)
     if find is None:
-        return None
+        return value.device.index if hasattr(value, "to_host") else None  # a packed tensor
     kind, number = find()
     return int(number) if int(kind) in CUDA_DEVICE_TYPES else None
 

@@ -17,7 +17,7 @@ from .arrays import is_cupy_matrix, is_torch
 from .binding import Binding
 from .device_arrays import DeviceArray, allocator_like, device_array, device_number
 from .device_matrices import unpack_on_device
-from .minimal import cuda_refusal, cuda_tensor, current_stream, on_stream
+from .minimal import cuda_refusal, cuda_tensor, current_stream, on_stream, wait_for_scratch
 from .sparse_arguments import SparseArrays
 
 __all__ = ["DeviceBinding", "Launcher"]
@@ -56,6 +56,13 @@ class DeviceBinding(Binding):
             raise ValueError(
                 f"{label}: expected an array on cuda:{expected}, as {first.split(': ')[-1]}, found one on "
                 f"cuda:{device}; move it there"
+            )
+
+    def _check_place(self, key: str, packed: Any) -> None:
+        if not hasattr(packed, "to_host"):
+            raise ValueError(
+                f"{self.signature.label(key)}: expected a packed tensor on a GPU, found one in host "
+                'memory; pass its to("cuda")'
             )
 
     def _unpack(self, label: str, name: str, matrix: Any) -> SparseArrays:
@@ -136,16 +143,15 @@ class Launcher:
         The compiled function.
     described : dict
         Metadata of the function.
-    architectures : list of str
-        For which there is device code.
+    metadata : dict
+        Of the executable: its architectures, and whether there are temporary arrays on the GPU.
     """
 
-    def __init__(
-        self, function: tvm_ffi.Function, described: dict, architectures: Sequence[str]
-    ) -> None:
+    def __init__(self, function: tvm_ffi.Function, described: dict, metadata: dict) -> None:
         self._function = function
         self._places = [i for i, arg in enumerate(described["args"]) if arg["kind"] == "buffer"]
-        self._held = {"architectures": list(architectures)}
+        self._held = {"architectures": metadata["architectures"]}
+        self._has_scratch = metadata.get("scratch", False)
         self._usable: set[int] = set()
 
     def __call__(self, *args: Any) -> None:
@@ -154,6 +160,8 @@ class Launcher:
         device = next((n for array in arrays if (n := device_number(array)) is not None), 0)
         if all(isinstance(array, tvm_ffi.Tensor) or is_torch(array) for array in arrays):
             self._check_device(device)
+            if self._has_scratch:
+                wait_for_scratch(device, current_stream(arrays, device))
             self._function(*args)  # which takes the stream of PyTorch's tensors, or else TVM's
             return
         stream = current_stream(arrays, device)
@@ -166,6 +174,8 @@ class Launcher:
         """Call with tensors on a device, on a stream."""
         self._check_device(device)
         with on_stream(device, stream):
+            if self._has_scratch:
+                wait_for_scratch(device, stream)
             self._function(*args)
 
     def _check_device(self, device: int) -> None:

@@ -12,15 +12,16 @@ import contextlib
 import functools
 import struct
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import tvm
 import tvm_ffi
+from tvm.target import Target
 
-from .architectures import CudaTarget
+from .architectures import CudaTarget, read_target
 from .cuda_compiler import compile_device_code, make_fat_binary
 
-__all__ = ["DeviceCode", "building_for_cuda"]
+__all__ = ["DeviceCode", "building_for_cuda", "compiling_for_cuda"]
 
 _COMPILE_CALLBACK = "tvm_callback_cuda_compile"
 _NOT_COMPILED = b"// compiled later"  # looks like PTX, and is never loaded
@@ -94,31 +95,53 @@ class DeviceCode:
         return struct.pack("<Q", len(stream)) + stream
 
 
-@contextlib.contextmanager
-def building_for_cuda() -> Iterator[None]:
-    """A context in which TVM generates CUDA C and leaves it as it is.
+def building_for_cuda() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which TVM generates CUDA C and leaves it as it is.
 
     Where its CUDA runtime is loaded, TVM compiles the source as soon as it is generated, by a function
     that this replaces, for the thread that is in the context.
     """
+    return _compiling_by(lambda source: _NOT_COMPILED)
+
+
+def compiling_for_cuda(target: Target) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which TVM's own builds compile CUDA C as this package does.
+
+    For builds that do not go through ``tvm_sparse.compile``, as MetaSchedule's of candidates: they get the
+    options of the kernel that is compiled in the end.
+
+    Parameters
+    ----------
+    target : tvm.target.Target
+        What is built for; of another kind than CUDA, nothing changes.
+    """
+    if target.kind.name != "cuda":
+        return contextlib.nullcontext()
+    cuda = read_target(target)
+    architecture = str(target.attrs["arch"])
+    return _compiling_by(lambda source: compile_device_code(source, architecture, cuda.fast_math))
+
+
+@contextlib.contextmanager
+def _compiling_by(compiler: Callable[[str], bytes]) -> Iterator[None]:
     _intercept_compiler()
-    _building.active = True
+    before = getattr(_building, "compiler", None)
+    _building.compiler = compiler
     try:
         yield
     finally:
-        _building.active = False
+        _building.compiler = before
 
 
 @functools.cache
 def _intercept_compiler() -> None:
     compile_as_before = tvm.get_global_func(_COMPILE_CALLBACK)
 
-    def compile_unless_building(source: str) -> bytes:
-        if getattr(_building, "active", False):
-            return _NOT_COMPILED
-        return compile_as_before(source)
+    def compile_source(source: str) -> bytes:
+        compiler = getattr(_building, "compiler", None) or compile_as_before
+        return compiler(source)
 
-    tvm_ffi.register_global_func(_COMPILE_CALLBACK, compile_unless_building, override=True)
+    tvm_ffi.register_global_func(_COMPILE_CALLBACK, compile_source, override=True)
 
 
 def _serialized(host: tvm_ffi.Module) -> bytes:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .device_arrays import allocator_like
+from .device_arrays import allocator_like, device_number
 from .device_binding import DeviceBinding, Launcher
 from .device_calls import device_ready_check
 from .kernel_function import KernelFunction
-from .minimal import KeepDevice
+from .minimal import CurrentDevice
 from .prepared_on_device import PreparedOnDevice
 
 __all__ = ["DeviceKernelFunction"]
@@ -28,6 +28,8 @@ class DeviceKernelFunction(KernelFunction):
     **Streams.** The kernel runs on the current stream of the framework that results belong to
     (``torch.cuda.current_stream()``, ``cupy.cuda.get_current_stream()``), for other arrays on TVM's
     (``tvm_ffi.use_raw_stream``), and the call does not wait for it. The current device stays what it was.
+    Kernels with temporary arrays on the GPU share them from call to call: one that runs on another stream
+    than the last of its thread waits for the GPU first.
 
     **Checks.** When index arrays are first seen, they are copied to the host and checked in full, which
     waits for the stream; later calls with the same array objects (or the same sparse matrix) copy nothing,
@@ -53,7 +55,9 @@ class DeviceKernelFunction(KernelFunction):
         """Run the kernel."""
         if self._refusal is not None:
             raise ValueError(f"{self.name}: the kernel {self._refusal}")
-        with KeepDevice():
+        values = (*args, *kwargs.values())
+        device = next((n for value in values if (n := device_number(value)) is not None), 0)
+        with CurrentDevice(device):
             return super().__call__(*args, validate=validate, **kwargs)
 
     def _ready_check(self) -> Callable[[Sequence[Any]], bool]:

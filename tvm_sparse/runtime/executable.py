@@ -94,7 +94,7 @@ class Executable:
         refusal = self.refusal
         function = self.module.get_function(name) if refusal is None else _refusing(refusal)
         if "architectures" in self.metadata:
-            launcher = Launcher(function, described, self.metadata["architectures"])
+            launcher = Launcher(function, described, self.metadata)
             return DeviceKernelFunction(name, launcher, described, self.validate, refusal)
         return KernelFunction(name, function, described, self.validate)
 

@@ -32,6 +32,7 @@ import platform
 import re
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -158,16 +159,22 @@ class Library:
             found = ", ".join(self.metadata["functions"])
             raise KeyError(f"no function {name!r} in this library, which holds: {found}")
         function = self._module.get_function(name)
-        on_gpu = "architectures" in self.metadata
-        return LibraryFunction(function, self.metadata["functions"][name], on_gpu)
+        on_gpu, has_scratch = "architectures" in self.metadata, self.metadata.get("scratch", False)
+        return LibraryFunction(function, self.metadata["functions"][name], on_gpu, has_scratch)
 
 
 class LibraryFunction:
     """One function of a library; called with every parameter, in order."""
 
-    def __init__(self, function: tvm_ffi.Function, metadata: dict, on_gpu: bool = False) -> None:
+    def __init__(
+        self,
+        function: tvm_ffi.Function,
+        metadata: dict,
+        on_gpu: bool = False,
+        has_scratch: bool = False,
+    ) -> None:
         self._function = function
-        self._on_gpu = on_gpu
+        self._on_gpu, self._has_scratch = on_gpu, has_scratch
         self._names = [arg["name"] for arg in metadata["args"]]
         self._written = [arg.get("role") in ("output", "inout") for arg in metadata["args"]]
 
@@ -202,7 +209,9 @@ class LibraryFunction:
             ready[place] = tensor = cuda_tensor(args[place], stream)
             if tensor.data_ptr() % CUDA_ALIGNMENT:
                 raise cuda_alignment_error(labels[place], tensor.data_ptr())
-        with KeepDevice(), on_stream(device, stream):
+        with CurrentDevice(device), on_stream(device, stream):
+            if self._has_scratch:
+                wait_for_scratch(device, stream)
             self._function(*ready)
 
 
@@ -596,23 +605,49 @@ def cuda_tensor(array: Any, stream: int) -> Any:
     return tvm_ffi.from_dlpack(capsule)
 
 
+_scratch = threading.local()
+
+
+def wait_for_scratch(device: int, stream: int) -> None:
+    """Wait for the GPU if the last call with temporary arrays, from this thread, was on another stream.
+
+    TVM gives the temporary arrays of one call to the next one, which a stream keeps in order.
+    """
+    if not hasattr(_scratch, "streams"):
+        _scratch.streams = {}
+    if _scratch.streams.setdefault(device, stream) != stream:
+        ctypes.CDLL("libcuda.so.1").cuCtxSynchronize()
+        _scratch.streams[device] = stream
+
+
 def on_stream(device: int, stream: int) -> Any:
     """Return a context in which kernels are launched on a stream of a device."""
     return tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", device), stream)
 
 
-class KeepDevice:
-    """A context that leaves the current GPU what it was.
+class CurrentDevice:
+    """A context in which a GPU is the current one; afterwards, that is the one which was so before.
 
-    Compiled code makes the one that holds its arguments the current one, as does TVM's memory.
+    Compiled code, TVM's memory and CuPy work on the current GPU, or make theirs the current one.
     """
 
+    def __init__(self, device: int) -> None:
+        self._device = device
+        self._before: int | None = None
+
     def __enter__(self) -> None:
-        self._device = _current_device() if len(compute_capabilities()) > 1 else None
+        if len(compute_capabilities()) > 1:
+            self._before = _current_device()
+            _set_device(self._device)
 
     def __exit__(self, *error: Any) -> None:
-        if self._device is not None and self._device != _current_device():
-            tvm_ffi.get_global_func("__tvm_set_device")(_CUDA, self._device, None)
+        if self._before is not None:
+            _set_device(self._before)
+
+
+def _set_device(device: int) -> None:
+    if device != _current_device():
+        tvm_ffi.get_global_func("__tvm_set_device")(_CUDA, device, None)
 
 
 def _current_device() -> int:

@@ -2,11 +2,13 @@
 
 from .align_vectors import AlignVectors
 from .balance import BalanceRows, Grain
+from .check_alignment import CheckAlignment
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
 from .full_blocks import SkipPaddingTests
 from .fuse_followers import FuseFollowers
 from .guard_loads import GuardLoads
+from .hoist_bases import HoistBases
 from .hoist_index_loads import HoistIndexLoads
 from .hold_tile import HoldTile
 from .horizontal_fusion import FuseRowLoops, MergeOuterLoops
@@ -26,6 +28,7 @@ from .shuffle_masks import NameShuffleMasks
 from .split_rows import SplitRows
 from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
+from .unswitch_bounds import UnswitchBounds
 from .vector_tail import PeelVectorTail
 
 __all__ = [
@@ -33,6 +36,7 @@ __all__ = [
     "AcceptNaturalArguments",
     "AlignVectors",
     "BalanceRows",
+    "CheckAlignment",
     "CheckLaunches",
     "DropEmptyLoops",
     "FitStack",
@@ -41,6 +45,7 @@ __all__ = [
     "FuseRowLoops",
     "Grain",
     "GuardLoads",
+    "HoistBases",
     "HoistIndexLoads",
     "HoistReductionInit",
     "HoldTile",
@@ -58,5 +63,6 @@ __all__ = [
     "SplitRows",
     "StackLocals",
     "SumLanes",
+    "UnswitchBounds",
     "tvm_sparse_pipeline",
 ]

@@ -1,7 +1,7 @@
 """Align arrays of a thread and of a block so that vectors of them can be moved at once.
 
-``cache_read`` and ``cache_write`` give them the alignment of the argument that they stand for, which is that
-of its elements. CUDA reads and writes a vector at multiples of its size only, and does not check.
+``cache_read`` and ``cache_write`` give them the alignment of the argument that they stand for, which is
+that of its elements. CUDA reads and writes a vector at multiples of its size only, and does not check.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from tvm.ir import TensorLoad, Var
 
 from ..ir.renaming import renamed
 
-__all__ = ["AlignVectors"]
+__all__ = ["AlignVectors", "vector_bytes"]
 
 #: Bytes of the widest load or store.
 _MOST_BYTES = 16
 _SCOPES = ("local", "shared")
+_ALIGNMENT = "buffer_data_alignment"
 
 
 def AlignVectors() -> tvm.transform.Pass:
@@ -48,7 +49,7 @@ def AlignVectors() -> tvm.transform.Pass:
     """
 
     def transform(func: tirx.PrimFunc, _mod, _ctx) -> tirx.PrimFunc:
-        widest = _vector_bytes(func.body)
+        widest = vector_bytes(func.body)
         aligned: dict[Var, Var] = {}
 
         def note(stmt: tirx.AllocBuffer) -> None:
@@ -64,13 +65,24 @@ def AlignVectors() -> tvm.transform.Pass:
                 )
 
         tvm_ffi.structural_walk(func.body, (tirx.AllocBuffer, note))
-        return func.with_body(renamed(func.body, aligned)) if aligned else func
+        if not aligned:
+            return func
+        body = renamed(func.body, aligned)
+        return func.with_body(tvm_ffi.structural_map(body, (tirx.AllocBuffer, _noted)))
 
     return tirx.transform.prim_func_pass(transform, opt_level=0, name="tvm_sparse.AlignVectors")
 
 
-def _vector_bytes(body: tirx.Stmt) -> dict[Var, int]:
-    """Bytes of the widest vector that is read or written of each buffer."""
+def _noted(stmt: tirx.AllocBuffer) -> tirx.AllocBuffer:
+    """Note the alignment where code generation looks for it first."""
+    if _ALIGNMENT not in stmt.annotations:
+        return stmt
+    alignment = max(int(stmt.annotations[_ALIGNMENT]), int(stmt.buffer.ty.data_alignment))
+    return tirx.AllocBuffer(stmt.buffer, {**stmt.annotations, _ALIGNMENT: alignment}, stmt.span)
+
+
+def vector_bytes(body: tirx.Stmt) -> dict[Var, int]:
+    """Return the bytes of the widest vector that is read or written of each buffer."""
     widest: dict[Var, int] = {}
 
     def note(access: TensorLoad | tirx.BufferStore) -> None:

@@ -15,10 +15,12 @@ from ..errors import SparseProgramError
 from ._access import variables_of
 from .align_vectors import AlignVectors
 from .balance import BalanceRows
+from .check_alignment import CheckAlignment
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
 from .full_blocks import SkipPaddingTests
 from .guard_loads import GuardLoads
+from .hoist_bases import HoistBases
 from .hoist_index_loads import HoistIndexLoads
 from .hold_tile import HoldTile
 from .horizontal_fusion import FuseRowLoops, MergeOuterLoops
@@ -36,6 +38,7 @@ from .shuffle_masks import NameShuffleMasks
 from .split_rows import SplitRows
 from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
+from .unswitch_bounds import UnswitchBounds
 from .vector_tail import PeelVectorTail
 
 __all__ = ["PIPELINE_NAME", "tvm_sparse_pipeline"]
@@ -162,6 +165,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
     loops = [
         GuardLoads(),
         SplitRows(),
+        UnswitchBounds(),
         HoldTile(),
         SumLanes(),
         ShareInner(),
@@ -191,6 +195,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         s_tir.transform.RewriteUnsafeSelect(),
         FuseRowLoops(),
         HoistIndexLoads(),
+        HoistBases(),
         StackLocals(),
         FitStack(),
         AlignVectors(),
@@ -213,6 +218,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         functions.append(s_tir.transform.InjectPTXAsyncCopy())
     functions += [
         s_tir.transform.MergeSharedMemoryAllocations(),
+        CheckAlignment(),
         tirx.transform.SplitHostDevice(),
         CheckLaunches(),
         tirx.transform.MakePackedAPI(),

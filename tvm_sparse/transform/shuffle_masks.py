@@ -1,4 +1,4 @@
-"""Name the lanes that take part in reductions by shuffles.
+"""Name the lanes that take part in reductions by shuffles, and let all of them have the sum.
 
 TVM asks which lanes are active when the first value is exchanged. On cards since Volta, lanes of a warp
 that have left a loop with different numbers of steps need not have met again by then, so that lanes of one
@@ -11,11 +11,12 @@ from __future__ import annotations
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Expr, IRModule, Var
+from tvm.ir import Call, Expr, IRModule, TensorLoad, Var
 
 __all__ = ["NameShuffleMasks"]
 
 _WARP = 32
+_DOWN = "tvm_warp_shuffle_down"
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_sparse.NameShuffleMasks")
@@ -27,11 +28,12 @@ class NameShuffleMasks:
         mask[0] = T.tvm_warp_activemask()
         t[0] = T.tvm_warp_shuffle_down(mask[0], sum[0], 4, 32, 32)
         ...
+        sum[0] = T.tvm_warp_shuffle(mask[0], sum[0], first, 32, 32)
 
     and after::
 
         mask[0] = T.uint32(255) << (lane & 24)
-        t[0] = T.tvm_warp_shuffle_down(mask[0], sum[0], 4, 8, 32)
+        t[0] = T.tvm_warp_shuffle_xor(mask[0], sum[0], 4, 8, 32)
         ...
 
     where ``lane`` is the number of the thread in its warp. Runs after TVM's lowering of reductions over
@@ -60,20 +62,20 @@ def _name_masks(func: tirx.PrimFunc) -> tirx.PrimFunc:
             return tirx.AttrStmt(node.node, node.attr_key, node.value, body, node.span)
 
         def store(node: tirx.BufferStore, mutator) -> tirx.Stmt:
-            if node.buffer not in widths or _calls(node.value, "activemask") is None:
-                return mutator.default_mutate(node)
-            mask = _mask(widths[node.buffer], threads, str(node.buffer.ty.dtype))
-            return tirx.BufferStore(node.buffer, mask, node.indices, span=node.span)
+            if node.buffer in widths and _calls(node.value, "activemask") is not None:
+                mask = _mask(widths[node.buffer], threads, str(node.buffer.ty.dtype))
+                return tirx.BufferStore(node.buffer, mask, node.indices, span=node.span)
+            if _sends_back(node) and _mask_buffer(node.value) in widths:
+                return tirx.Evaluate(tirx.const(0, "int32"))
+            return mutator.default_mutate(node)
 
         def call(node: Call, mutator) -> Expr:
-            if not _is_shuffle(node) or _mask_buffer(node) not in widths:
+            if _name(node) != _DOWN or _mask_buffer(node) not in widths:
                 return mutator.default_mutate(node)
-            mask, value, lane, _, warp = node.args
-            width = widths[_mask_buffer(node)]
-            if _name(node) == "tvm_warp_shuffle":  # back from the first lane of the sum
-                lane = tirx.const(0, "int32")
-            args = [mask, value, lane, tirx.const(width, "int32"), warp]
-            return Call(node.op, args, node.attrs, span=node.span, ret_ty=node.ty)
+            mask, value, distance, _, warp = node.args
+            width = tirx.const(widths[_mask_buffer(node)], "int32")
+            args = [mask, value, distance, width, warp]
+            return Call("tirx.tvm_warp_shuffle_xor", args, span=node.span, ret_ty=node.ty)
 
         handlers = [(tirx.AttrStmt, attribute), (tirx.BufferStore, store), (Call, call)]
         return tvm_ffi.structural_mutate(stmt, handlers)
@@ -86,7 +88,7 @@ def _widths(body: tirx.Stmt) -> dict[Var, int]:
     found: dict[Var, int] = {}
 
     def note(node: Call) -> None:
-        if _name(node) in ("tvm_warp_shuffle_down", "tvm_warp_shuffle_up") and _is_shuffle(node):
+        if _name(node) == _DOWN and _mask_buffer(node) is not None:
             buffer = _mask_buffer(node)
             found[buffer] = max(found.get(buffer, 1), 2 * int(node.args[2]))
 
@@ -94,12 +96,17 @@ def _widths(body: tirx.Stmt) -> dict[Var, int]:
     return found
 
 
+def _sends_back(store: tirx.BufferStore) -> bool:
+    """Whether the first lane sends the sum to the others."""
+    value = store.value
+    if not isinstance(value, Call) or _name(value) != "tvm_warp_shuffle":
+        return False
+    sent = value.args[1]
+    return isinstance(sent, TensorLoad) and sent.source.same_as(store.buffer)
+
+
 def _name(node: Call) -> str:
     return str(getattr(node.op, "name", "")).rpartition(".")[2]
-
-
-def _is_shuffle(node: Call) -> bool:
-    return _name(node).startswith("tvm_warp_shuffle") and _mask_buffer(node) is not None
 
 
 def _mask_buffer(node: Call) -> Var | None:

@@ -133,8 +133,10 @@ def _import_package() -> None:
 
 def _build(mod: tvm.IRModule, target: tvm.target.Target, _params) -> tvm.runtime.Executable:
     from ..runtime import add_launcher_entry  # noqa: PLC0415
+    from ..runtime.device_code import compiling_for_cuda  # noqa: PLC0415
 
-    return tvm.compile(add_launcher_entry(mod), target=target, tir_pipeline="tvm_sparse")
+    with compiling_for_cuda(target):
+        return tvm.compile(add_launcher_entry(mod), target=target, tir_pipeline="tvm_sparse")
 
 
 def _export(executable: tvm.runtime.Executable) -> str:

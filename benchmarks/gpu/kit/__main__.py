@@ -34,6 +34,7 @@ TINY_PLAN = Plan(
     features=(32, 17),
     block_features=(64,),
     blocks=((96, 16, 0.3),),
+    scattered=((70, 0.1),),
 )
 
 

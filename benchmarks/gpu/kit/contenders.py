@@ -95,7 +95,7 @@ def our_contenders(
 
     def prepare(kernel: Kernel) -> Callable[[], Any]:
         name, shape = output
-        result = machine.unset(shape, kernel.layout.get("out_dtype", _stored(problem.dtype)))
+        result = machine.unset(shape, _stored(problem.dtype))
         call = kernels.bind(kernel, {**arrays(kernel), name: result})
 
         def run() -> Any:

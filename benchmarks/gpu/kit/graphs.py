@@ -22,6 +22,7 @@ __all__ = [
     "power_law",
     "read_graph",
     "read_graphs",
+    "scattered",
     "write_graph",
 ]
 
@@ -72,6 +73,10 @@ class BlockMatrix:
         """Number of stored blocks."""
         return self.indices.size
 
+    def block_rows(self) -> np.ndarray:
+        """Return the block row of each block."""
+        return np.repeat(np.arange(self.indptr.size - 1, dtype=np.int32), np.diff(self.indptr))
+
 
 def power_law(name: str, rows: int, entries: int, most: int, spread: float, seed: int = 0) -> Graph:
     """Make a graph whose degrees are lognormal, of rows and of columns alike.
@@ -108,6 +113,14 @@ def _scaled(weights: np.ndarray, total: int, most: int) -> np.ndarray:
     for _ in range(8):
         weights = np.minimum(weights * (total / weights.sum()), most)
     return weights
+
+
+def scattered(size: int, density: float, seed: int = 0) -> Graph:
+    """Make a square matrix with entries at random places, as pruned weights have."""
+    rng = np.random.default_rng(seed)
+    stored = rng.random((size, size), dtype=np.float32) < density
+    indptr = np.concatenate([[0], np.cumsum(stored.sum(axis=1))]).astype(np.int32)
+    return Graph(f"{size}, {density:.0%}", size, indptr, np.nonzero(stored)[1].astype(np.int32))
 
 
 def block_matrix(size: int, block: int, density: float, seed: int = 0) -> BlockMatrix:

@@ -12,7 +12,7 @@ import numpy as np
 
 from .graphs import BlockMatrix, Graph
 
-__all__ = ["bsr_arrays", "csr_arrays", "hyb_arrays"]
+__all__ = ["bsr_arrays", "csr_arrays", "hyb_arrays", "sr_bcrs_arrays"]
 
 Arrays = dict[str, "np.ndarray | int"]
 
@@ -55,10 +55,9 @@ def hyb_arrays(graph: Graph, values: np.ndarray, widths: Sequence[int], name: st
     return {**arrays, "m": graph.rows, "n": graph.rows}
 
 
-def bsr_arrays(matrix: BlockMatrix, values: np.ndarray, name: str = "a") -> Arrays:
-    """Return a matrix of blocks; ``values`` has the shape ``(blocks, block, block)``."""
+def bsr_arrays(matrix: BlockMatrix, name: str = "a") -> Arrays:
+    """Return structure and sizes of a matrix of blocks."""
     return {
-        name: values,
         f"{name}_indptr": matrix.indptr,
         f"{name}_indices": matrix.indices,
         f"{name}_block_rows": matrix.indptr.size - 1,
@@ -66,6 +65,32 @@ def bsr_arrays(matrix: BlockMatrix, values: np.ndarray, name: str = "a") -> Arra
         f"{name}_nnz": matrix.blocks,
         "m": matrix.rows,
         "n": matrix.columns,
+    }
+
+
+def sr_bcrs_arrays(graph: Graph, values: np.ndarray, t: int, g: int, name: str = "a") -> Arrays:
+    """Return a matrix in strips of ``t`` rows, whose columns with entries come in groups of ``g``."""
+    strips = -(-graph.rows // t)
+    rows = graph.entry_rows().astype(np.int64)
+    keys = rows // t * graph.rows + graph.indices
+    tiles, of_entry = np.unique(keys, return_inverse=True)
+    counts = np.bincount(tiles // graph.rows, minlength=strips)
+    groups = -(-counts // g)
+    begins = np.concatenate([[0], np.cumsum(groups)])
+    padded = np.repeat(begins[:-1] * g - (np.cumsum(counts) - counts), counts)
+    places = np.arange(tiles.size) + padded
+    indices = np.full((begins[-1], g), graph.rows, np.int32)
+    indices.reshape(-1)[places] = tiles % graph.rows
+    packed = np.zeros((begins[-1], g, t), values.dtype)
+    packed.reshape(-1)[places[of_entry] * t + rows % t] = values
+    return {
+        name: packed,
+        f"{name}_indptr": begins.astype(np.int32),
+        f"{name}_indices": indices,
+        f"{name}_strips": strips,
+        f"{name}_groups": int(begins[-1]),
+        "m": graph.rows,
+        "n": graph.rows,
     }
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import platform
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -108,6 +109,8 @@ class Gpu(Machine):
     def __init__(self) -> None:
         import torch  # noqa: PLC0415 (not on machines where the script is tried)
 
+        # That CSR tensors are new, and their structure is not checked.
+        warnings.filterwarnings("ignore", message="Sparse", category=UserWarning)
         if not torch.cuda.is_available():
             raise RuntimeError("PyTorch sees no GPU")
         self.torch = torch

@@ -143,12 +143,61 @@ def _bsr_spmm(torch: Any, machine: Machine, problem: Problem, matrix: BlockMatri
     return {"triton": triton_blocks, "torch bsr": blocks, "dense product": product}
 
 
+def _bsr_sddmm(torch: Any, machine: Machine, problem: Problem, matrix: BlockMatrix) -> Peers:
+    arrays, block = problem.arrays, matrix.block
+    x, y = arrays["x"], arrays["y"]
+    indices, rows = arrays["block_indices"], arrays["block_rows"]
+
+    def triton_blocks() -> Callable[[], Any]:
+        from .triton_blocks import bsr_sddmm  # noqa: PLC0415
+
+        result = x.new_full((matrix.blocks, block, block), float("nan"))
+
+        def run() -> Any:
+            bsr_sddmm(rows, indices, x, y, result)
+            return result
+
+        return run
+
+    def batched() -> Callable[[], Any]:
+        left, right = (values.reshape(-1, block, values.shape[1]) for values in (x, y))
+        own, others = rows.long(), indices.long()
+        multiply = lambda: torch.bmm(left[own], right[others].transpose(1, 2))  # noqa: E731
+        return lambda: _matrix_mode(machine, problem, multiply)
+
+    def product() -> Callable[[], Any]:
+        """All of it, and the blocks taken out."""
+        own, others = rows.long(), indices.long()
+
+        def multiply() -> Any:
+            whole = (x @ y.t()).reshape(-1, block, matrix.columns // block, block)
+            return whole.permute(0, 2, 1, 3)[own, others]
+
+        return lambda: _matrix_mode(machine, problem, multiply)
+
+    return {"triton": triton_blocks, "torch bmm": batched, "dense product": product}
+
+
+def _srbcrs_spmm(torch: Any, machine: Machine, problem: Problem, graph: Graph) -> Peers:
+    arrays = problem.arrays
+    found = {
+        f"cusparse {name}": lambda number=number: cusparse.spmm(torch, arrays, number)
+        for name, number in cusparse.SPMM_ALGORITHMS.items()
+    }
+    found["torch csr"] = lambda: _times(_csr(torch, arrays), arrays["b"])
+    multiply = lambda: arrays["dense"] @ arrays["b"]  # noqa: E731
+    found["dense product"] = lambda: lambda: _matrix_mode(machine, problem, multiply)
+    return found
+
+
 _GPU_PEERS: dict[str, Callable[..., Peers]] = {
     "spmm": _spmm,
     "spmv": _spmv,
     "sddmm": _sddmm,
     "segment_sum": _segment_sum,
     "bsr_spmm": _bsr_spmm,
+    "bsr_sddmm": _bsr_sddmm,
+    "srbcrs_spmm": _srbcrs_spmm,
 }
 
 
@@ -206,8 +255,11 @@ def _on_host(problem: Problem, data: Graph | BlockMatrix) -> Callable[[], Any]:
     import scipy.sparse as sp  # noqa: PLC0415
 
     arrays = problem.arrays
+    if problem.operator == "bsr_sddmm":
+        x, y = (arrays[k].reshape(-1, data.block, problem.features) for k in ("x", "y"))
+        return lambda: x[data.block_rows()] @ y[data.indices].transpose(0, 2, 1)
     if isinstance(data, BlockMatrix):
-        parts = (arrays["values"], data.indices, data.indptr)
+        parts = (arrays["values"].astype("float32"), data.indices, data.indptr)
         matrix = sp.bsr_matrix(parts, (data.rows, data.columns))
         return lambda: matrix @ arrays["b"]
     shape = (data.rows, data.rows)
@@ -219,6 +271,7 @@ def _on_host(problem: Problem, data: Graph | BlockMatrix) -> Callable[[], Any]:
     if problem.operator == "sddmm":
         rows = data.entry_rows()
         return lambda: np.einsum("ij,ij->i", arrays["x"][rows], arrays["y"][data.indices])
-    matrix = sp.csr_matrix((arrays["a"], data.indices, data.indptr), shape)
+    parts = (arrays["a"].astype("float32"), data.indices, data.indptr)
+    matrix = sp.csr_matrix(parts, shape)
     operand = arrays["x" if problem.operator == "spmv" else "b"]
     return lambda: matrix @ operand

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,16 @@ from .graphs import BlockMatrix, Graph
 from .layouts import csr_arrays
 from .machine import Machine
 
-__all__ = ["bsr_spmm", "entry_values", "sddmm", "segment_sum", "spmm", "spmv"]
+__all__ = [
+    "bsr_sddmm",
+    "bsr_spmm",
+    "entry_values",
+    "sddmm",
+    "segment_sum",
+    "spmm",
+    "spmv",
+    "srbcrs_spmm",
+]
 
 _BYTES = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2}
 _INDEX = 4
@@ -114,6 +124,48 @@ def bsr_spmm(machine: Machine, matrix: BlockMatrix, features: int, dtype: str) -
     )
 
 
+def srbcrs_spmm(machine: Machine, graph: Graph, features: int, dtype: str) -> Problem:
+    """Return ``C = A B`` for a matrix of scattered entries, to be held in strips of rows."""
+    problem = replace(spmm(machine, graph, features, dtype), operator="srbcrs_spmm")
+    places = graph.entry_rows().astype(np.int64) * graph.rows + graph.indices
+    values = problem.arrays["a"]
+    if machine.is_gpu:
+        dense = values.new_zeros(graph.rows * graph.rows)
+        dense[machine.array(places)] = values
+    else:
+        dense = np.zeros(graph.rows * graph.rows, values.dtype)
+        dense[places] = values
+    problem.arrays["dense"] = dense.reshape(graph.rows, graph.rows)
+    return problem
+
+
+def bsr_sddmm(machine: Machine, matrix: BlockMatrix, features: int, dtype: str) -> Problem:
+    """Return the products of block rows of ``x`` and of ``y`` at stored blocks."""
+    block = matrix.block
+    arrays = {
+        "block_indices": machine.array(matrix.indices),
+        "block_rows": machine.array(matrix.block_rows()),
+        "x": machine.random((matrix.rows, features), _stored(dtype), seed=1),
+        "y": machine.random((matrix.columns, features), _stored(dtype), seed=2),
+    }
+    x, y = (_float64(machine, arrays[name]).reshape(-1, block, features) for name in ("x", "y"))
+    right = y[_places(machine, matrix.indices)]
+    right = right.transpose(1, 2) if machine.is_gpu else right.transpose(0, 2, 1)
+    reference = x[_places(machine, matrix.block_rows())] @ right
+    stored = matrix.blocks * block * block
+    item = _BYTES[dtype]
+    moved = item * (stored + (matrix.columns + matrix.rows) * features) + _INDEX * matrix.blocks
+    facts = {"rows": matrix.rows, "blocks": matrix.blocks, "block": block}
+    operations = 2.0 * stored * features
+    return Problem(
+        "bsr_sddmm", matrix.name, features, dtype, arrays, reference, moved, operations, facts
+    )
+
+
+def _places(machine: Machine, places: np.ndarray) -> Any:
+    return machine.array(places).long() if machine.is_gpu else places
+
+
 def entry_values(machine: Machine, graph: Graph, dtype: str) -> Any:
     """Return the values of a graph's entries, the same at each call."""
     return machine.random((graph.entries,), _stored(dtype), seed=3)
@@ -188,7 +240,7 @@ def _sums(machine: Machine, graph: Graph, x: Any) -> Any:
 
 def _dense(machine: Machine, matrix: BlockMatrix, values: Any) -> Any:
     block = matrix.block
-    rows = np.repeat(np.arange(matrix.indptr.size - 1), np.diff(matrix.indptr))
+    rows = matrix.block_rows()
     shape = (matrix.rows // block, matrix.columns // block, block, block)
     if machine.is_gpu:
         dense = values.new_zeros(shape)

@@ -22,8 +22,8 @@ import numpy as np
 
 from . import problems
 from .contenders import OURS, PEER, TILE, Contender, Problem, measured, our_contenders
-from .graphs import BlockMatrix, Graph, block_matrix
-from .layouts import bsr_arrays, csr_arrays, hyb_arrays
+from .graphs import BlockMatrix, Graph, block_matrix, scattered
+from .layouts import bsr_arrays, csr_arrays, hyb_arrays, sr_bcrs_arrays
 from .library import Kernel, Kernels
 from .machine import Limits, Machine
 from .peers import available, peers_of
@@ -31,7 +31,16 @@ from .peers import available, peers_of
 __all__ = ["SECTIONS", "Plan", "Run", "read_results", "write_results"]
 
 #: Share of the whole time for each section.
-SECTIONS = {"spmm": 0.42, "sddmm": 0.2, "bsr_spmm": 0.22, "spmv": 0.08, "segment_sum": 0.08}
+SECTIONS = {
+    "spmm": 0.36,
+    "sddmm": 0.18,
+    "bsr_spmm": 0.2,
+    "bsr_sddmm": 0.08,
+    "srbcrs_spmm": 0.06,
+    "spmv": 0.06,
+    "segment_sum": 0.06,
+}
+_BLOCK_PROBLEMS = {"bsr_spmm": problems.bsr_spmm, "bsr_sddmm": problems.bsr_sddmm}
 _GRAPH_PROBLEMS = {
     "spmm": problems.spmm,
     "sddmm": problems.sddmm,
@@ -55,6 +64,8 @@ class Plan:
         Widths for graphs, and for matrices of blocks.
     blocks : sequence of (int, int, float)
         Size, block and share of stored blocks of matrices of blocks.
+    scattered : sequence of (int, float)
+        Size and share of stored entries of matrices without blocks.
     """
 
     seconds: float = 440.0
@@ -69,6 +80,7 @@ class Plan:
         (4096, 16, 0.05),
         (4096, 64, 0.1),
     )
+    scattered: Sequence[tuple[int, float]] = ((4096, 0.02), (4096, 0.1))
 
 
 @dataclass
@@ -181,6 +193,7 @@ class Run:
             "spmv": ("y", (rows,)),
             "segment_sum": ("y", (rows, width)),
             "sddmm": ("c", (problem.facts.get("entries"),)),
+            "bsr_sddmm": ("c", tuple(problem.reference.shape)),
         }.get(problem.operator, ("c", (rows, width)))
         return our_contenders(self.kernels, self.machine, problem, arrays, output)
 
@@ -188,8 +201,14 @@ class Run:
         self, kernel: Kernel, problem: Problem, data: Graph | BlockMatrix
     ) -> dict[str, Any]:
         """Return the sparse operand as a kernel takes it."""
-        if isinstance(data, BlockMatrix):
-            arrays = bsr_arrays(data, problem.arrays["values"])
+        if problem.operator == "bsr_sddmm":
+            arrays = bsr_arrays(data, "c")
+        elif isinstance(data, BlockMatrix):
+            arrays = {"a": problem.arrays["values"], **bsr_arrays(data)}
+        elif "t" in kernel.layout:
+            places = np.arange(1, data.entries + 1, dtype=np.int32)
+            arrays = sr_bcrs_arrays(data, places, kernel.layout["t"], kernel.layout["g"])
+            arrays["a"] = self.machine.padded(problem.arrays["a"], arrays["a"])
         elif "widths" in kernel.layout:
             places = np.arange(1, data.entries + 1, dtype=np.int32)  # zero is left for padding
             arrays = hyb_arrays(data, places, kernel.layout["widths"])
@@ -207,12 +226,20 @@ class Run:
         """Yield label, data and maker of each problem of a section."""
         machine, plan = self.machine, self.plan
         dtypes = sorted({kernel.dtype for kernel in self.kernels.choose(name)}) or ["float32"]
-        if name == "bsr_spmm":
+        if name in _BLOCK_PROBLEMS:
             for size, block, density in plan.blocks:
                 data = block_matrix(size, block, density)
                 for width in plan.block_features:
                     for dtype in dtypes:
-                        make = partial(problems.bsr_spmm, machine, data, width, dtype)
+                        make = partial(_BLOCK_PROBLEMS[name], machine, data, width, dtype)
+                        yield f"{data.name} {width} {dtype}", data, make
+            return
+        if name == "srbcrs_spmm":
+            for size, density in plan.scattered:
+                data = scattered(size, density)
+                for width in plan.block_features:
+                    for dtype in dtypes:
+                        make = partial(problems.srbcrs_spmm, machine, data, width, dtype)
                         yield f"{data.name} {width} {dtype}", data, make
             return
         for graph in self.graphs():

@@ -29,7 +29,8 @@ Pending& own_pending() {
 }  // namespace
 
 uint32_t shared_address(const Buffer* buffer, const char* at, int line) {
-  if (!buffer || buffer->space != Space::shared) fail(line, "address of shared memory: found one of other memory");
+  if (!buffer || buffer->space != Space::shared)
+    fail(line, "address of shared memory: found one of other memory");
   auto& arrays = launch->addressed;
   size_t number = std::find(arrays.begin(), arrays.end(), buffer) - arrays.begin();
   if (number == arrays.size()) arrays.push_back(buffer);
@@ -70,7 +71,8 @@ void commit_copies(int) {
 void wait_for_copies(int still_pending, int) {
   Pending* pending = find_pending(running->id);
   if (!pending) return;
-  auto arrives = [&](const Copy& copy) { return copy.group >= 0 && copy.group < pending->groups - still_pending; };
+  int arrived = pending->groups - still_pending;
+  auto arrives = [&](const Copy& copy) { return copy.group >= 0 && copy.group < arrived; };
   for (const Copy& copy : pending->copies) {
     if (!arrives(copy)) continue;
     std::memcpy(copy.target, copy.data, copy.bytes);

@@ -21,7 +21,7 @@ from tvm_sparse.transform import PIPELINE_NAME
 from .compiler import compile_kernels, runtime_library
 from .entries import kernel_module
 from .errors import EmulationError
-from .host import SplitModule, build_host, split
+from .host import build_host, split
 
 __all__ = ["EmulatedSource", "EmulationError", "emulated", "emulated_source", "running_order"]
 
@@ -40,7 +40,7 @@ def emulated(program: Any, target: Any = None, *, tir_pipeline: str = PIPELINE_N
     target : str, dict or tvm.target.Target
         A CUDA target; ``{"kind": "cuda", "arch": "sm_80"}`` unless given.
     tir_pipeline : str
-        The lowering; that of the package unless given. Settings of the ``PassContext`` are those at the call.
+        The lowering; that of the package unless given.
 
     Returns
     -------
@@ -60,21 +60,23 @@ def emulated(program: Any, target: Any = None, *, tir_pipeline: str = PIPELINE_N
 def _emulated(programs: list[Any], target: Any, tir_pipeline: str) -> list[Executable]:
     resolved = resolve_target(DEFAULT_TARGET if target is None else target)
     arch = str(dict(resolved.attrs).get("arch", "sm_80"))
-    lowered = [lower(program) for program in programs]
-    parts = [split(module, resolved, tir_pipeline) for module in lowered]
-    texts = [kernel_module(part.source, arch, part.tags)[0] for part in parts]
-    libraries = compile_kernels(texts)
+    started = []
+    for program in programs:  # the compiler works on one while the next is lowered
+        module = lower(program)
+        parts = split(module, resolved, tir_pipeline)
+        text, _ = kernel_module(parts.source, arch, parts.tags)
+        started.append((module, parts, build_host(parts), compile_kernels(text)))
     made = []
-    for module, part, library in zip(lowered, parts, libraries):
+    for module, parts, host, library in started:
+        host.import_module(tvm_ffi.load_module(str(library.result())))
+        functions = describe_functions(module)
         metadata = {
             "version": 1,
-            "functions": describe_functions(module),
+            "functions": functions,
             "target": {"kind": "emulated cuda", "arch": arch},
             "cpu_features": [],
         }
-        made.append(
-            Executable(_EmulatedModule(part, str(library), metadata["functions"]), metadata)
-        )
+        made.append(Executable(_EmulatedModule(parts.source, host, functions), metadata))
     return made
 
 
@@ -83,25 +85,25 @@ class _EmulatedModule:
 
     kind = "emulation"
 
-    def __init__(self, parts: SplitModule, library: str, functions: dict[str, dict]) -> None:
-        self._parts = parts
-        self._module = build_host(parts, tvm_ffi.load_module(library))
+    def __init__(self, source: str, host: tvm_ffi.Module, functions: dict[str, dict]) -> None:
+        self._source = source
+        self._host = host
         self._functions = functions
 
     def get_function(self, name: str) -> Callable[..., None]:
         """Return a function of the host that tells the emulator which arrays its call has."""
-        function = self._module.get_function(name)
+        function = self._host.get_function(name)
         names = [arg.get("buffer", arg["name"]) for arg in self._functions[name]["args"]]
 
         def call(*arguments: Any) -> None:
-            with _explained(self._parts.source), _known_arrays(names, arguments):
+            with _explained(self._source), _known_arrays(names, arguments):
                 function(*arguments)
 
         return call
 
     def inspect_source(self, _language: str = "") -> str:
         """Return the CUDA C."""
-        return self._parts.source
+        return self._source
 
 
 class EmulatedSource:
@@ -162,8 +164,8 @@ def emulated_source(source: str, arch: str = "sm_80") -> EmulatedSource:
     tests.cuda.emulation.errors.EmulationError: kernel twice: out-of-bounds read of x: index 4 ...
     """
     text, kernels = kernel_module(source, arch)
-    (library,) = compile_kernels([text])
-    return EmulatedSource(source, str(library), [kernel.name for kernel in kernels])
+    library = str(compile_kernels(text).result())
+    return EmulatedSource(source, library, [kernel.name for kernel in kernels])
 
 
 @contextlib.contextmanager

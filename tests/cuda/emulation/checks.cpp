@@ -20,6 +20,9 @@ namespace {
 enum Sharing : uint32_t { alone = 0, in_warp = 1, in_block = 2, over_blocks = 3 };
 constexpr uint32_t thread_bits = 0x3ffu, atomic_bit = 1u << 12, pending_bit = 1u << 13, phase_shift = 14;
 
+// Seconds of a thread that goes on by itself; more than any kernel of a test takes.
+constexpr uint64_t most_accesses = 50'000'000;
+
 uint32_t sharing_of(uint32_t noted) { return noted >> 10 & 3u; }
 uint32_t with_sharing(uint32_t noted, uint32_t sharing) { return (noted & ~(3u << 10)) | sharing << 10; }
 uint32_t thread_of(uint32_t noted) { return noted & thread_bits; }
@@ -91,7 +94,8 @@ void check_cell(const Buffer& buffer, Cell& cell, size_t offset, size_t bytes, A
     if (unordered(buffer.space, cell.write_interval, cell.write_by))
       race(buffer, offset, bytes, access, line, atomic_before ? "atomic update" : "write",
            cell.write_interval, cell.write_by, cell.write_line);
-    note(cell.read_interval, cell.read_by, cell.read_line, 0, unordered(buffer.space, cell.read_interval, cell.read_by), line);
+    uint32_t readers = unordered(buffer.space, cell.read_interval, cell.read_by);
+    note(cell.read_interval, cell.read_by, cell.read_line, 0, readers, line);
     return;
   }
   if (unordered(buffer.space, cell.read_interval, cell.read_by))
@@ -122,6 +126,8 @@ void mark_pending(const Buffer& buffer, const char* at, size_t bytes, bool under
 
 char* checked(const Buffer* buffer, char* at, size_t bytes, size_t alignment, Access access, int line) {
   if (!buffer) return at;
+  if (++launch->accesses > most_accesses)
+    fail(line, "%llu accesses of one thread without an end", (unsigned long long)launch->accesses);
   ptrdiff_t offset = at - buffer->base;
   if (offset < 0 || size_t(offset) + bytes > buffer->bytes) {
     fail(line, "out-of-bounds %s of %s%s: index %lld of elements of %zu bytes, the array has %zu (%zu bytes)",
@@ -165,7 +171,8 @@ void declare_shared(Buffer* buffer, const char* name, void* storage, size_t byte
 void check_shared_size(int line) {
   size_t declared = launch->kernel->static_shared, limit = launch->kernel->shared_limit;
   if (declared > 48 * 1024)
-    fail(line, "%s declares %zu bytes of static shared memory, the limit is 49152", launch->kernel->name, declared);
+    fail(line, "%s declares %zu bytes of static shared memory, the limit is 49152", launch->kernel->name,
+         declared);
   if (declared + launch->dynamic_bytes > limit)
     fail(line, "%s needs %zu bytes of static and %zu of dynamic shared memory, the limit is %zu",
          launch->kernel->name, declared, launch->dynamic_bytes, limit);

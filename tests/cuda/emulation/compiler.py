@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import tvm_ffi
@@ -40,12 +40,11 @@ _KERNEL = [
 ]
 
 
-def compile_kernels(sources: list[str]) -> list[Path]:
-    """Compile C++ texts, two at a time, and return the shared libraries."""
+def compile_kernels(source: str) -> Future[Path]:
+    """Begin to compile a C++ text, beside at most one other; the result is the shared library."""
     runtime_library()
     _precompiled_header()
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(_compile, sources))
+    return _workers().submit(_compile, source)
 
 
 @functools.cache
@@ -61,6 +60,11 @@ def runtime_library() -> ctypes.CDLL:
     loaded.emulation_array.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t]
     loaded.emulation_set_order.argtypes = [ctypes.c_int, ctypes.c_uint64]
     return loaded
+
+
+@functools.cache
+def _workers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(2)
 
 
 def _compile(source: str) -> Path:

@@ -81,7 +81,7 @@ def _entry(kernel: KernelText, granule: int, limit: int, tags: Sequence[str]) ->
             f"  call.extents(tags, {len(tags)});",
             "  result->type_index = 0; result->v_int64 = 0;",
             "  return call.run([](const void* given) {",
-            f"    const {kernel.name}_parameters& all = *static_cast<const {kernel.name}_parameters*>(given);",
+            f"    auto& all = *static_cast<const {kernel.name}_parameters*>(given);",
             f"    {kernel.name}({names});",
             "  }, &parameters);",
             "}",

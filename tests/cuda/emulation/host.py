@@ -15,6 +15,8 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx.build import split_host_device_mods
 
+from tvm_sparse.runtime.device_code import building_for_cuda
+
 __all__ = ["SplitModule", "build_host", "split"]
 
 _CUDA, _CPU = 2, 1
@@ -44,15 +46,15 @@ def split(module: IRModule, target: Target, tir_pipeline: str) -> SplitModule:
             params = func.attrs.get("tirx.kernel_launch_params")
             if params is not None:
                 tags[symbol] = [str(tag) for tag in params]
-        source += tvm.get_global_func("target.build.cuda")(device, device_target).inspect_source()
+        with building_for_cuda():
+            built = tvm.get_global_func("target.build.cuda")(device, device_target)
+        source += built.inspect_source()
     return SplitModule(_for_host_memory(finalize_host()(host)), target_host, source, tags)
 
 
-def build_host(parts: SplitModule, kernels: tvm_ffi.Module) -> tvm_ffi.Module:
-    """Compile the host part, with `kernels` as what it launches."""
-    module = tvm.get_global_func("target.build.llvm")(parts.host, parts.target_host)
-    module.import_module(kernels)
-    return module
+def build_host(parts: SplitModule) -> tvm_ffi.Module:
+    """Compile the host part; it launches kernels of the modules that it is made to import."""
+    return tvm.get_global_func("target.build.llvm")(parts.host, parts.target_host)
 
 
 def _for_host_memory(module: IRModule) -> IRModule:

@@ -7,6 +7,10 @@
 #include <cmath>
 #include <cstdint>
 
+// Hints to NVIDIA's compiler.
+#define __isGlobal(pointer) true
+#define __builtin_assume(condition) ((void)(condition))
+
 #include "low_precision.h"
 #include "memory.h"
 

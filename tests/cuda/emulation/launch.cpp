@@ -32,7 +32,8 @@ size_t bytes_of(const DLTensor& tensor) {
 const DLTensor* tensor_of(const TVMFFIAny& argument) {
   if (argument.type_index == kTVMFFIDLTensorPtr) return static_cast<const DLTensor*>(argument.v_ptr);
   if (argument.type_index != kTVMFFITensor) return nullptr;
-  return reinterpret_cast<const DLTensor*>(reinterpret_cast<const char*>(argument.v_obj) + sizeof(TVMFFIObject));
+  auto* object = reinterpret_cast<const char*>(argument.v_obj);
+  return reinterpret_cast<const DLTensor*>(object + sizeof(TVMFFIObject));
 }
 
 // The array that a parameter points into: by name if it fits, else by its start, else by its content.
@@ -133,24 +134,23 @@ Call::~Call() {
   one_launch.unlock();
 }
 
-Ptr<void> Call::void_pointer(int place, const char* name, int grain, bool is_float) {
+Ptr<void> Call::array(int place, const char* name, int grain) {
   if (place >= count_) return {};
   Buffer& buffer = buffers_[used_++];
   buffer.name = name;
   buffer.granule = granule_of(grain);
-  buffer.is_float = is_float;
   const TVMFFIAny& argument = arguments_[place];
   if (const DLTensor* tensor = tensor_of(argument)) {
     buffer.base = static_cast<char*>(tensor->data) + tensor->byte_offset;
     buffer.bytes = bytes_of(*tensor);
   } else if (argument.type_index == kTVMFFIOpaquePtr) {
     buffer.base = static_cast<char*>(argument.v_ptr);
-    const Known* array = find_array(buffer.base, name);
-    if (!array && !refusal_)
+    const Known* found = find_array(buffer.base, name);
+    if (!found && !refusal_)
       refusal_ = new Refusal{std::string(name) + ": the address belongs to no array of the call"};
-    if (array) {
-      buffer.bytes = array->bytes - size_t(buffer.base - array->base);
-      if (array->written && buffer.base == array->base) buffer.written = array->written;
+    if (found) {
+      buffer.bytes = found->bytes - size_t(buffer.base - found->base);
+      if (found->written && buffer.base == found->base) buffer.written = found->written;
     }
   } else if (argument.type_index != kTVMFFINone && !refusal_) {
     refusal_ = new Refusal{std::string(name) + ": expected an array, found FFI type " +
@@ -158,6 +158,9 @@ Ptr<void> Call::void_pointer(int place, const char* name, int grain, bool is_flo
   }
   buffer.alignment = alignment_of(buffer.base);
   buffer.cells = static_cast<Cell*>(std::calloc((buffer.bytes >> buffer.granule) + 1, sizeof(Cell)));
+  if (!buffer.cells && !refusal_)
+    refusal_ = new Refusal{std::string(name) + ": no memory to check an array of " +
+                           std::to_string(buffer.bytes) + " bytes"};
   return Ptr<void>(&buffer, buffer.base, 0);
 }
 

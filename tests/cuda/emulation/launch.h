@@ -36,11 +36,8 @@ class Call {
 
   template <class T>
   Ptr<T> pointer(int place, const char* name) {
-    if constexpr (std::is_void_v<T>) return void_pointer(place, name, 1, false);
-    else {
-      Ptr<void> found = void_pointer(place, name, grain<T>(), std::is_floating_point_v<T>);
-      return Ptr<T>(found.buffer, found.at, 0);
-    }
+    Ptr<void> found = array(place, name, grain<T>());
+    return Ptr<T>(found.buffer, found.at, 0);
   }
   template <class T>
   T scalar(int place, const char* name) {
@@ -53,7 +50,7 @@ class Call {
   int run(void (*body)(const void*), const void* parameters);
 
  private:
-  Ptr<void> void_pointer(int place, const char* name, int grain, bool is_float);
+  Ptr<void> array(int place, const char* name, int grain);
   int64_t integer(int place, const char* name);
   double real(int place, const char* name);
 

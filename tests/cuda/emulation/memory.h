@@ -36,7 +36,6 @@ struct Buffer {
   uint8_t* written = nullptr;      // for each granule of a workspace, whether it was ever written
   uint8_t granule = 0;
   Space space = Space::global;
-  bool is_float = false;
 };
 
 // Returns `at` if the running thread may access it so, else ends the launch with an error.

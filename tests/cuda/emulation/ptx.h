@@ -99,7 +99,8 @@ struct Spread {
 template <int rows, int each>
 Spread by_rows(int lane, int element) {
   int tile = element / each;
-  return {lane / 4 + 8 * (tile % (rows / 8)), lane % 4 * each + element % each + 4 * each * (tile / (rows / 8))};
+  int down = tile % (rows / 8), right = tile / (rows / 8);
+  return {lane / 4 + 8 * down, lane % 4 * each + element % each + 4 * each * right};
 }
 // B (k x n) has the lanes over columns and steps down through rows.
 template <int each>

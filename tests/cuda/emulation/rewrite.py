@@ -107,9 +107,9 @@ def rewrite(source: str) -> tuple[str, int, list[KernelText]]:
 
     Examples
     --------
-    >>> text, granule, kernels = rewrite('extern "C" __global__ void k(float* __restrict__ a) { a[0] = 1.0f; }')
+    >>> text, granule, kernels = rewrite('__global__ void k(float* __restrict__ a) { a[0] = 1.0f; }')
     >>> print(text)
-    extern "C" __global__ void k(::emulation::Ptr<float> a) { a[0] = 1.0f; }
+    __global__ void k(::emulation::Ptr<float> a) { a[0] = 1.0f; }
     >>> kernels[0].parameters
     [Parameter(name='a', type='float', is_pointer=True)]
     """

@@ -70,6 +70,7 @@ void resume(Thread& thread) {
   if (thread.state == State::fresh) thread.fiber = take_fiber();
   thread.state = State::ready;
   running = &thread;
+  launch->accesses = 0;
   thread_index = thread.index;
   lane_index = thread.lane;
   emulation_switch(&scheduler_stack, thread.fiber->stack_pointer);
@@ -266,6 +267,8 @@ std::string place_of(const Thread& thread, uint64_t block) {
 
 void run_grid(Launch& grid) {
   launch = &grid;
+  // Intervals of old launches lie in the cells of shared memory: they must not be met again.
+  if (interval > 0xf0000000u) throw Refusal{"emulation: too many blocks for one process"};
   launch_interval = ++interval;
   uint64_t count = uint64_t(grid_extent.x) * grid_extent.y * grid_extent.z;
   std::vector<uint64_t> blocks = block_order(count);

@@ -56,6 +56,7 @@ struct Launch {
   std::vector<uint32_t> warp_phase;         // barriers of its own that each warp has passed
   std::vector<uint32_t> first_interval_of;  // the first interval of each block that has run
   std::vector<uint64_t> block_of;           // and which block that is
+  uint64_t accesses = 0;                    // of the running thread since it was last resumed
   std::vector<Pending> pending;             // of the threads of the block that runs
   std::vector<const Buffer*> addressed;     // arrays in shared memory whose address was taken
 };

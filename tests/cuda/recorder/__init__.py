@@ -1,6 +1,6 @@
 """TVM's CUDA runtime on a machine without a GPU: its calls of CUDA are answered by two small libraries.
 
-:class:`Recorder` compiles them and runs Python in a process that finds them in place of CUDA's. The memory
+:class:`Recorder` compiles them and runs Python in processes that find them in place of CUDA's. The memory
 of the "GPU" is the host's, kernels are C functions or nothing, and a record says on which device and
 stream, with which grid and shared memory, each was launched. What is tested so is the host's side: what
 is loaded, launched and copied, and where.
@@ -8,6 +8,7 @@ is loaded, launched and copied, and where.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -22,11 +23,25 @@ __all__ = ["Recorder", "Run"]
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[2]
+# Runs scripts that come as JSON, one a line, each with names of its own.
+_WORKER = """
+import contextlib, io, json, os, sys, traceback
+replies = sys.stdout
+for line in sys.stdin:
+    script, sys.argv, os.environ["CUDA_KERNELS"] = json.loads(line)
+    written, error = io.StringIO(), None
+    with contextlib.redirect_stdout(written):
+        try:
+            exec(compile(script, "script", "exec"), {"__name__": "script"})
+        except BaseException:
+            error = traceback.format_exc()
+    print(json.dumps([written.getvalue(), error]), file=replies, flush=True)
+"""
 
 
 @dataclass
 class Run:
-    """What a process wrote, and the calls of CUDA that it made."""
+    """What a script wrote, and the calls of CUDA that it made."""
 
     output: str
     record: list[str]
@@ -37,7 +52,7 @@ class Run:
 
 
 class Recorder:
-    """Stand-ins for ``libcuda.so.1`` and ``libcudart.so.13`` in a folder.
+    """Stand-ins for ``libcuda.so.1`` and ``libcudart.so.13`` in a folder, and processes that use them.
 
     Parameters
     ----------
@@ -50,6 +65,8 @@ class Recorder:
         if self.compiler is None or sys.platform != "linux":
             pytest.skip("needs a C compiler on Linux")
         self.folder = folder
+        self._record = folder / "record"
+        self._workers: dict[str, subprocess.Popen] = {}
         script = folder / "versions"
         script.write_text("libcudart.so.13 { global: *; };\n")
         driver = self._library("libcuda.so.1", _HERE / "driver.c")
@@ -59,6 +76,14 @@ class Recorder:
             str(driver),
             f"-Wl,--version-script={script}",
         )
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for worker in self._workers.values():
+            worker.stdin.close()
+            worker.wait(timeout=30)
 
     def _library(self, name: str, source: Path, *options: str) -> Path:
         path = self.folder / name
@@ -74,25 +99,50 @@ class Recorder:
         return self._library("kernels.so", path)
 
     def run(
-        self, script: str, *arguments: str, devices: str = "9.0", kernels: Path | None = None
+        self,
+        script: str,
+        *arguments: object,
+        devices: str = "9.0",
+        kernels: Path | None = None,
+        alone: bool = False,
     ) -> Run:
-        """Run Python on a machine that has GPUs of these compute capabilities."""
-        record = self.folder / "record"
-        record.write_text("")
+        """Run a script on a machine that has GPUs of these compute capabilities.
+
+        Scripts for the same GPUs share a process, in which they come one after another; one that runs
+        `alone` has its own.
+        """
+        self._record.write_text("")
+        worker = self._worker(devices, alone)
+        request = [textwrap.dedent(script), ["script", *map(str, arguments)], str(kernels or "")]
+        worker.stdin.write(json.dumps(request) + "\n")
+        worker.stdin.flush()
+        reply = worker.stdout.readline()
+        if not reply:
+            self._workers.pop(devices, None)
+            raise AssertionError(f"the process ended with status {worker.wait(timeout=30)}")
+        output, error = json.loads(reply)
+        if alone:
+            worker.stdin.close()
+            worker.wait(timeout=30)
+        assert error is None, f"{error}\n{output}"
+        return Run(output, self._record.read_text().splitlines())
+
+    def _worker(self, devices: str, alone: bool) -> subprocess.Popen:
+        if not alone and devices in self._workers:
+            return self._workers[devices]
         environment = os.environ | {
             "LD_LIBRARY_PATH": str(self.folder),
-            "CUDA_RECORD": str(record),
+            "CUDA_RECORD": str(self._record),
             "CUDA_DEVICES": devices,
-            "CUDA_KERNELS": str(kernels or ""),
             "PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")]),
         }
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
-            check=False,
-            capture_output=True,
+        worker = subprocess.Popen(
+            [sys.executable, "-c", _WORKER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             text=True,
-            timeout=120,
             env=environment,
         )
-        assert done.returncode == 0, done.stderr + done.stdout
-        return Run(done.stdout, record.read_text().splitlines())
+        if not alone:
+            self._workers[devices] = worker
+        return worker

@@ -58,6 +58,11 @@ int cuCtxGetDevice(int* device) {
   return 0;
 }
 
+int cuCtxSynchronize(void) {
+  record("synchronize %d", current_device);
+  return 0;
+}
+
 int cuDeviceGetName(char* name, int size, int device) {
   snprintf(name, size, "recorded GPU %d", device);
   return 0;
