@@ -291,7 +291,7 @@ _VARIANTS: dict[str, dict[str, _Variant]] = {
     "spmm": {
         "csr": _Variant(_rows, cuda_tiles.row_tiles, bounded=True),
         "csr_shared": _Variant(_shared_rows),
-        "hyb": _Variant(_hyb, cuda_tiles.row_tiles, _HYB, bounded=True),
+        "hyb": _Variant(_hyb, cuda_tiles.row_tiles, _HYB),
     },
     "sddmm": {"csr": _Variant(_rows, cuda_tiles.dot_tiles, bounded=True)},
     "segment_sum": {

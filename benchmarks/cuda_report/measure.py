@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from ..cuda_kernels import KernelCase
+from ..cuda_kernels import KernelCase, find_kernel
 from .bounds import Minimum, sddmm_minimum, spmm_minimum
 from .compilers import compilers
 from .cubin import read_resources
@@ -18,7 +18,7 @@ from .loops import entry_cost
 from .occupancy import occupancy
 from .sass import Instruction, accesses, disassemble
 
-__all__ = ["WITHIN", "failures", "kernel_facts", "measure"]
+__all__ = ["WITHIN", "failures", "kernel_facts", "measure", "measure_named"]
 
 #: An inner loop may cost this much more than the minimum of its operation.
 WITHIN = 1.3
@@ -48,9 +48,16 @@ def measure(case: KernelCase, arch: str, compiler: str) -> dict[str, Any]:
         code = device_code(case.build(), arch)
         row["kernels"] = kernel_facts(code, compilers()[compiler](code.source, arch), arch, case)
         row["failures"] = failures(case, row["kernels"])
-    except RuntimeError as error:
-        row["failures"] = [f"does not compile: {str(error).splitlines()[0]}"]
+    except Exception as error:  # one that fails shall not hide the others
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        row["failures"] = [f"does not compile: {first}"]
     return row
+
+
+def measure_named(item: tuple[str, str, str]) -> dict[str, Any]:
+    """Measure the case of a name, for an architecture and with a compiler."""
+    name, arch, compiler = item
+    return measure(find_kernel(name), arch, compiler)
 
 
 def kernel_facts(

@@ -25,9 +25,10 @@ from .rows import (
     feature_width,
     gathered_operands,
     load_registers,
+    share_elements,
     vectorize_moves,
 )
-from .tiles import THREADS, vector_width
+from .tiles import THREADS, WARP, vector_width
 
 __all__ = ["DotTile", "lowered", "schedule", "space"]
 
@@ -98,6 +99,8 @@ class DotTile:
         lanes = 1
         while lanes < min(_LANES, count):
             lanes *= 2
+        while lanes < WARP and -(-count // lanes) > _MOST_VECTORS:
+            lanes *= 2
         vectors = min(_MOST_VECTORS, -(-count // lanes))
         return DotTile(vector, lanes, vectors, THREADS // lanes, _ENTRIES)
 
@@ -135,6 +138,10 @@ def schedule(
     """
     del target
     entries, block = row_and_entry_blocks(sch, name)
+    if feature_width(sch, sch.get_loops(block)[-1]) == 0:
+        for each in (*sch.get_producers(entries), entries, *sch.get_consumers(entries)):
+            share_elements(sch, each)
+        return
     tile = tile or default_tile(sch, block)
     (entry,) = sch.get_loops(entries)
     outer, _, group = sch.split(entry, [None, tile.entries, tile.groups])

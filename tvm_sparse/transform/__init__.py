@@ -3,6 +3,7 @@
 from .align_vectors import AlignVectors
 from .balance import BalanceRows, Grain
 from .check_alignment import CheckAlignment
+from .compact_allocations import CompactAllocations
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
 from .full_blocks import SkipPaddingTests
@@ -30,6 +31,7 @@ from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
 from .unswitch_bounds import UnswitchBounds
 from .vector_tail import PeelVectorTail
+from .widen_bfloat16 import WidenBfloat16
 
 __all__ = [
     "PIPELINE_NAME",
@@ -38,6 +40,7 @@ __all__ = [
     "BalanceRows",
     "CheckAlignment",
     "CheckLaunches",
+    "CompactAllocations",
     "DropEmptyLoops",
     "FitStack",
     "FuseFollowers",
@@ -64,5 +67,6 @@ __all__ = [
     "StackLocals",
     "SumLanes",
     "UnswitchBounds",
+    "WidenBfloat16",
     "tvm_sparse_pipeline",
 ]

@@ -16,6 +16,7 @@ from ._access import variables_of
 from .align_vectors import AlignVectors
 from .balance import BalanceRows
 from .check_alignment import CheckAlignment
+from .compact_allocations import CompactAllocations
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
 from .full_blocks import SkipPaddingTests
@@ -40,6 +41,7 @@ from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
 from .unswitch_bounds import UnswitchBounds
 from .vector_tail import PeelVectorTail
+from .widen_bfloat16 import WidenBfloat16
 
 __all__ = ["PIPELINE_NAME", "tvm_sparse_pipeline"]
 
@@ -151,7 +153,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         s_tir.transform.ConvertBlocksToOpaque(),
         s_tir.transform.LiftThreadBinding(),
         s_tir.transform.ManifestSharedMemoryLocalStage(),
-        s_tir.transform.CompactBufferAllocation(),
+        CompactAllocations(),
         s_tir.transform.LowerAutoCopy(),
         s_tir.transform.UnifyThreadBinding(),
         s_tir.transform.LowerMatchBuffer(),
@@ -199,6 +201,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         StackLocals(),
         FitStack(),
         AlignVectors(),
+        WidenBfloat16(),
         KeepRolled(),
     ]
     if not enabled("tirx.disable_cse_tir"):

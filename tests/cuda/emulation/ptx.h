@@ -237,6 +237,12 @@ void mov(T& to, const V& from) {
   to = static_cast<T>(from);
 }
 inline void cvt_rna_tf32(uint32_t& to, float from) { to = bits_as<uint32_t>(rounded_tf32(from)); }
+// Products of the four bytes of two words, added to a third.
+template <class A, class B, class T>
+void dp4a(T&& to, uint32_t a, uint32_t b, int c) {
+  for (int place = 0; place < 4; ++place) c += int(A(a >> 8 * place)) * int(B(b >> 8 * place));
+  to = c;
+}
 inline void cvt_rna_tf32(float& to, float from) { to = rounded_tf32(from); }
 
 }  // namespace ptx
