@@ -200,7 +200,7 @@ class Threads:
 
 def chunk_lanes(dtype: str, *sizes: int) -> int:
     """Return how many values a copy takes at once, a divisor of all sizes."""
-    lanes = VECTOR_BYTES // itemsize(dtype)
+    lanes = 1 if dtype == "bool" else VECTOR_BYTES // itemsize(dtype)  # CUDA has no vectors of bool
     while any(size % lanes for size in sizes):
         lanes //= 2
     return lanes
