@@ -174,7 +174,7 @@ class BlockRowsTile:
         >>> BlockRowsTile.default((4, 4), 128)
         BlockRowsTile(rows=4, lanes=4, warps=4)
         """
-        widest = max(1, min(_WIDEST, 16 // _bytes(dtype)))
+        widest = 1 if dtype == "bool" else max(1, min(_WIDEST, 16 // _bytes(dtype)))
         wanted = _FEATURES if features is None else features
         lanes = min(widest, _power_of_two(-(-wanted // 32)))
         rows = next(size for size in range(_ACCUMULATORS // lanes, 0, -1) if block[0] % size == 0)

@@ -44,6 +44,8 @@ VECTOR_BYTES = 16
 #: Attribute of a kernel: thread blocks that must fit a multiprocessor. Told so, the assembler takes the
 #: registers that it needs; otherwise it spills some to make room for more thread blocks.
 _LEAST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
+#: Lanes of the longest vectors that CUDA has types for.
+_MOST_LANES = 4
 #: Sizes that asynchronous copies have.
 _ASYNC_BYTES = (4, 8, 16)
 
@@ -198,7 +200,7 @@ class Threads:
 
 def chunk_lanes(dtype: str, *sizes: int) -> int:
     """Return how many values a copy takes at once, a divisor of all sizes."""
-    lanes = VECTOR_BYTES // itemsize(dtype)
+    lanes = 1 if dtype == "bool" else VECTOR_BYTES // itemsize(dtype)  # CUDA has no vectors of bool
     while any(size % lanes for size in sizes):
         lanes //= 2
     return lanes
@@ -238,8 +240,12 @@ def copy_chunk(
     """
     size = lanes * itemsize(str(target.ty.dtype))
     if not is_async or size not in _ASYNC_BYTES:
-        frame = T.vectorized(lanes) if lanes > 1 else T.serial(1)
-        copy_values(target, place, source, lambda lane: index + cast(lane, "int64"), valid, frame)
+        together = min(lanes, _MOST_LANES)
+        for first in range(0, lanes, together):
+            frame = T.vectorized(together) if together > 1 else T.serial(1)
+            to = [*place[:-1], place[-1] + first]
+            begin = index + cast(first, "int64")
+            copy_values(target, to, source, lambda v, at=begin: at + cast(v, "int64"), valid, frame)
         return
     cached = "cg" if size == VECTOR_BYTES and not is_shared else "ca"
     copy = operations.ptx[f"cp.async.{cached}.shared.global"]
