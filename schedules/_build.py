@@ -88,6 +88,7 @@ def build_decomposed(
     target: Any = "llvm",
     features: int | None = None,
     strips: bool = False,
+    **options: Any,
 ) -> Executable:
     """Compile a program with an operand in formats.
 
@@ -106,9 +107,13 @@ def build_decomposed(
     strips : bool
         Whether the rows of a format alone under which nothing is stored (diagonals) are gone over strip
         by strip.
+    **options
+        For the schedule, such as ``tile``.
     """
     resolved = resolve_target(target)
-    schedule = scheduled_parts(schedules, program, operand, formats, resolved, features, strips)
+    schedule = scheduled_parts(
+        schedules, program, operand, formats, resolved, features, strips, **options
+    )
     return compile(schedule, resolved)
 
 

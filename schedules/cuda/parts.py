@@ -1,4 +1,4 @@
-"""SpMM over formats on CUDA: rows a group of lanes, those of a format in one kernel; blocks a kernel each."""
+"""SpMM over formats on CUDA: a group of lanes for each row, parts of rows in one kernel, and blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .block_products import BlockProduct
 from .block_tiles import BlockRowsTile, BlockTile
 from .blocks import schedule_part
 from .results import bind_others
-from .rows import Block, default_tile, split_rows, tile_row
+from .rows import Block, default_tile, feature_width, shared_pointers, split_rows, tile_row
 from .tiles import RowTile
 
 __all__ = ["SHARE", "schedule"]
@@ -75,13 +75,17 @@ def schedule(
                 "entries of a row are scattered, or lie in several ranges of columns"
             )
         rows, block = found
+        if feature_width(sch, sch.get_loops(block)[-1]) == 0:
+            continue  # nothing to compute
         chosen = row_tile or default_tile(sch, block)
         row = sch.get_loops(rows)[0]
         width = _entries_of_row(sch, block)
         pointers = [row_pointers(sch, loop) for loop in sch.get_loops(block)]
-        tile_row(sch, block, chosen)
-        if share is not None and any(pointers):
+        is_shared = share is not None and shared_pointers(sch, block) is not None
+        if is_shared:
             split_rows(sch, row, block, max(1, share // width), chosen.rows)
+        tile_row(sch, block, chosen)
+        if is_shared:
             continue
         coarse = 1 if any(pointers) else max(1, _ENTRIES // width)
         outer, inner, _ = sch.split(row, [None, chosen.rows, coarse])

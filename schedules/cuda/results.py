@@ -1,4 +1,4 @@
-"""What surrounds the parts of a decomposed operator on CUDA: initialisations, sums in float32, conversions."""
+"""What surrounds parts of a decomposed operator on CUDA: initialisations, sums, conversions."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tvm.ir import Expr, TensorLoad, Var
 from ..cpu.part_blocks import blocks_of
 from ..cpu.parts import block_names
 from .block_nests import Nest
+from .rows import feature_width
 
 __all__ = ["bind_others", "round_at_once"]
 
@@ -34,6 +35,8 @@ def bind_others(sch: s_tir.Schedule, scheduled: Collection[str]) -> None:
         if iteration == name or iteration in scheduled:
             continue
         first, *nested = blocks_of(sch, iteration)
+        if feature_width(sch, sch.get_loops([first, *nested][-1])[-1]) == 0:
+            continue  # nothing to compute
         if nested:  # rows of elements
             sch.bind(sch.fuse(*sch.get_loops(first)), "blockIdx.x")
             _, thread = sch.split(sch.fuse(*sch.get_loops(nested[-1])), [None, _THREADS])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
-from tvm.ir import Expr, Var
+from tvm.ir import Expr, TensorLoad, Var
 
 from ...ir import SparseFunc
 from ...runtime import lower
@@ -30,6 +30,7 @@ __all__ = [
     "load_registers",
     "lowered",
     "share_elements",
+    "shared_pointers",
     "split_rows",
     "tile_row",
     "vectorize_moves",
@@ -65,8 +66,9 @@ def tile_row(sch: s_tir.Schedule, block: Block, tile: RowTile) -> None:
     block : SBlockRV
         The block inside the loops over entries (reductions) and features, in this order.
     tile : RowTile
-        The tile.
+        The tile; what lies beyond a row is left out.
     """
+    tile = tile.within(feature_width(sch, sch.get_loops(block)[-1]))
     # 1. Registers: sums, what becomes of them, and gathered values.
     held = lambda k: ((k % tile.width) // (tile.lanes * tile.vector), k % tile.vector)  # noqa: E731
     computed = [block, *sch.get_consumers(block)]
@@ -109,6 +111,8 @@ def bind_rows(sch: s_tir.Schedule, row: Loop, count: int) -> tuple[Loop, Loop]:
 def split_rows(sch: s_tir.Schedule, row: Loop, block: Block, share: int, groups: int) -> None:
     """Share rows by entries instead of binding them, see :func:`tvm_sparse.transform.SplitRows`.
 
+    Goes before what changes the innermost block.
+
     Parameters
     ----------
     sch : tvm.s_tir.Schedule
@@ -125,15 +129,66 @@ def split_rows(sch: s_tir.Schedule, row: Loop, block: Block, share: int, groups:
     Raises
     ------
     ValueError
-        If `share` is not positive, or the rows have no pointers to their entries.
+        If `share` is not positive, or the rows can't be shared (see :func:`shared_pointers`).
     """
     if isinstance(share, bool) or not isinstance(share, int) or share < 1:
         raise ValueError(f"share: expected a positive integer, found {share!r}")
-    pointers = [row_pointers(sch, loop) for loop in sch.get_loops(block)]
-    found = [name for name in pointers if name is not None]
-    if not found:
-        raise ValueError("share: expected rows with pointers to their entries")
-    sch.annotate(row, SPLIT_ROWS, [found[0], share, groups])
+    pointers = shared_pointers(sch, block)
+    if pointers is None:
+        raise ValueError("share: expected rows whose entries are found by pointers to them alone")
+    sch.annotate(row, SPLIT_ROWS, [pointers, share, groups])
+
+
+def shared_pointers(sch: s_tir.Schedule, block: Block) -> str | None:
+    """Return the name of the pointers to the entries of a row, None if rows can't be shared by entries.
+
+    They can't where the place of an entry in its row says more than where it is stored: its column, say.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        The schedule.
+    block : SBlockRV
+        The innermost block of the iteration, as it was lowered.
+    """
+    variables = [each.var for each in sch.get(block).iter_vars]
+    for loop, entry in zip(sch.get_loops(block), variables[-len(sch.get_loops(block)) :]):
+        name = row_pointers(sch, loop)
+        if name is not None:
+            body = sch.get(block).body
+            return name if _found_by_pointers(body, entry, name) else None
+    return None
+
+
+def _found_by_pointers(body: tirx.Stmt, entry: Var, pointers: str) -> bool:
+    """Whether a statement uses the place of an entry only as added to where its row begins."""
+    analyzer = tvm.sym.Analyzer()
+    begin, number = (Var(name, str(entry.ty.dtype)) for name in ("begin", "number"))
+
+    def read(load: TensorLoad, mutator) -> Expr:
+        is_pointer = load.source.name == pointers
+        return (
+            begin.astype(str(load.source.ty.dtype)) if is_pointer else mutator.default_mutate(load)
+        )
+
+    def tells_place(expr: Expr) -> bool:
+        """Whether it depends on where the row begins, for an entry of a given number among all."""
+        expr = tvm_ffi.structural_mutate(expr, [(TensorLoad, read)])
+        place = number - begin
+        expr = tvm_ffi.structural_map(expr, (Var, lambda v: place if v.same_as(entry) else v))
+        return _uses(analyzer.simplify(expr), begin)
+
+    stores: list[tirx.BufferStore] = []
+    conditions: list[Expr] = []
+    tvm_ffi.structural_walk(
+        body,
+        [
+            (tirx.BufferStore, stores.append),
+            (tirx.IfThenElse, lambda node: conditions.append(node.condition)),
+        ],
+    )
+    written = [expr for store in stores for expr in (store.value, *store.indices)]
+    return not any(tells_place(expr) for expr in (*written, *conditions))
 
 
 def share_elements(sch: s_tir.Schedule, block: Block) -> None:

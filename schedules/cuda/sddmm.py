@@ -25,6 +25,7 @@ from .rows import (
     feature_width,
     gathered_operands,
     load_registers,
+    share_elements,
     vectorize_moves,
 )
 from .tiles import THREADS, WARP, vector_width
@@ -137,6 +138,10 @@ def schedule(
     """
     del target
     entries, block = row_and_entry_blocks(sch, name)
+    if feature_width(sch, sch.get_loops(block)[-1]) == 0:
+        for each in (*sch.get_producers(entries), entries, *sch.get_consumers(entries)):
+            share_elements(sch, each)
+        return
     tile = tile or default_tile(sch, block)
     (entry,) = sch.get_loops(entries)
     outer, _, group = sch.split(entry, [None, tile.entries, tile.groups])

@@ -6,7 +6,15 @@ from tvm import s_tir
 from tvm.target import Target
 
 from ..cpu.rows import row_and_entry_blocks
-from .rows import bind_rows, default_tile, lowered, share_elements, split_rows, tile_row
+from .rows import (
+    bind_rows,
+    default_tile,
+    feature_width,
+    lowered,
+    share_elements,
+    split_rows,
+    tile_row,
+)
 from .tiles import WARP, RowTile
 
 __all__ = ["lowered", "schedule", "space"]
@@ -50,12 +58,14 @@ def schedule(
     del target
     rows, block = row_and_entry_blocks(sch, name)
     (row,) = sch.get_loops(rows)
+    if feature_width(sch, sch.get_loops(block)[-1]) == 0:
+        return  # nothing to compute
     tile = tile or default_tile(sch, block)
+    if share is not None:
+        split_rows(sch, row, block, share, tile.rows)
     tile_row(sch, block, tile)
     if share is None:
         bind_rows(sch, row, tile.rows)
-    else:
-        split_rows(sch, row, block, share, tile.rows)
     for follower in sch.get_consumers(rows):
         share_elements(sch, follower)
 

@@ -64,6 +64,22 @@ class RowTile:
         """Features of the tile."""
         return self.vector * self.lanes * self.vectors
 
+    def within(self, features: int | None) -> RowTile:
+        """Return the tile without what lies beyond a row of so many features.
+
+        Examples
+        --------
+        >>> from tvm_sparse.schedules.cuda import RowTile
+        >>> RowTile(vector=4, lanes=32, vectors=2, rows=8).within(24)
+        RowTile(vector=4, lanes=6, vectors=1, rows=8)
+        """
+        if not features:
+            return self
+        vector = min(self.vector, features)
+        lanes = min(self.lanes, -(-features // vector))
+        vectors = min(self.vectors, -(-features // (vector * lanes)))
+        return RowTile(vector, lanes, vectors, self.rows)
+
     @staticmethod
     def of_width(features: int | None, bits: int = 32, threads: int = THREADS) -> RowTile:
         """Return the tile that suits a feature width.

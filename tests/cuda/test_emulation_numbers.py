@@ -87,6 +87,23 @@ def nearest(value: Fraction, dtype: np.dtype) -> np.ndarray:
     return candidates[distances.index(min(distances))]
 
 
+@pytest.mark.parametrize("left", ["int8", "uint8"])
+@pytest.mark.parametrize("right", ["int8", "uint8"])
+def test_four_bytes_are_multiplied_at_once(left, right):
+    run = launcher("""
+    extern "C" __global__ void k(int* __restrict__ x, int* __restrict__ y, int* __restrict__ sum) {
+      int i = threadIdx.x;
+      asm volatile ("HOLE %0, %1, %2, %3;" : "=r"(sum[i]) : "r"(x[i]), "r"(y[i]), "r"(sum[i]));
+    }""")
+    bytes_of = np.random.default_rng(0).integers(0, 256, (2, 32, 4)).astype("uint8")
+    x, y = bytes_of.view("int32")[..., 0]
+    products = bytes_of[0].view(left).astype("int32") * bytes_of[1].view(right)
+    total = counted(32).astype("int32")
+    signs = {"int8": "s32", "uint8": "u32"}
+    run(f"dp4a.{signs[left]}.{signs[right]}", 1, 32, x.copy(), y.copy(), total)
+    np.testing.assert_array_equal(total, counted(32) + products.sum(1))
+
+
 @pytest.mark.parametrize("kind", NARROW)
 def test_a_fused_multiplication_is_rounded_once(kind):
     run = launcher(f"""

@@ -3,6 +3,7 @@
 from .align_vectors import AlignVectors
 from .balance import BalanceRows, Grain
 from .check_alignment import CheckAlignment
+from .compact_allocations import CompactAllocations
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
 from .full_blocks import SkipPaddingTests
@@ -39,6 +40,7 @@ __all__ = [
     "BalanceRows",
     "CheckAlignment",
     "CheckLaunches",
+    "CompactAllocations",
     "DropEmptyLoops",
     "FitStack",
     "FuseFollowers",

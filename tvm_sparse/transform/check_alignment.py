@@ -62,9 +62,7 @@ def CheckAlignment() -> tvm.transform.Pass:
 
 
 def _checks(func: tirx.PrimFunc) -> list[tirx.Stmt]:
-    needed = vector_bytes(func.body) | dict.fromkeys(_addressed(func.body), _MOST_BYTES)
-    for alias, buffer in reversed(_aliases(func.body)):
-        needed[buffer] = max(needed.get(buffer, 1), needed.get(alias, 1))
+    needed = _needed(func.body)
     args = (read_layout(func) or {}).get("args", [{}] * len(func.params))
     word = Var("word", PointerType(PrimType("void")))
     checks = [
@@ -78,12 +76,52 @@ def _checks(func: tirx.PrimFunc) -> list[tirx.Stmt]:
     return [stack, *checks] if checks else []
 
 
-def _addressed(body: tirx.Stmt) -> list[Var]:
-    """Buffers whose addresses intrinsics take, which may move vectors of them."""
+def _needed(body: tirx.Stmt) -> dict[Var, int]:
+    """Bytes that the address of each buffer has to be a multiple of."""
+    needed = vector_bytes(body)
+    aliases = _aliases(body)
+    followed = [address for _, _, address in aliases if address is not None]
+    for buffer in _addressed(body, followed):
+        needed[buffer] = _MOST_BYTES
+    for alias, buffer, _ in reversed(aliases):
+        needed[buffer] = max(needed.get(buffer, 1), needed.get(alias, 1))
+    return needed
+
+
+def _aliases(body: tirx.Stmt) -> list[tuple[Var, Var, Call | None]]:
+    """Buffers declared over others, those, and the address in them where the former begin.
+
+    Aliases of aliases come after what they stand for.
+    """
+    found: list[tuple[Var, Var, Call | None]] = []
+    pointers: dict[Var, Call] = {}
+
+    def note_pointer(bind: tirx.Bind) -> None:
+        addresses: list[Call] = []
+        tvm_ffi.structural_walk(
+            bind.value, (Call, lambda call: addresses.append(call) if _is_address(call) else None)
+        )
+        if len(addresses) == 1 and isinstance(bind.var.ty, PointerType):
+            pointers[bind.var] = addresses[0]
+
+    def note(stmt: tirx.DeclBuffer) -> None:
+        if isinstance(stmt.data, Call) and _name(stmt.data) == "tirx.buffer_data":
+            found.append((stmt.buffer, stmt.data.args[0], None))
+        elif stmt.data in pointers:
+            address = pointers[stmt.data]
+            found.append((stmt.buffer, address.args[0].source, address))
+
+    tvm_ffi.structural_walk(body, (tirx.Bind, note_pointer))
+    tvm_ffi.structural_walk(body, (tirx.DeclBuffer, note))
+    return found
+
+
+def _addressed(body: tirx.Stmt, followed: list[Call]) -> list[Var]:
+    """Buffers whose addresses intrinsics take, which may move vectors of them; but for those followed."""
     found: list[Var] = []
 
     def note(call: Call) -> None:
-        if _name(call) == "tirx.address_of" and isinstance(call.args[0], TensorLoad):
+        if _is_address(call) and not any(call.same_as(other) for other in followed):
             found.append(call.args[0].source)
         passed = [arg for arg in call.args if isinstance(arg, Call)]
         found.extend(arg.args[0] for arg in passed if _name(arg) == "tirx.buffer_data")
@@ -92,20 +130,12 @@ def _addressed(body: tirx.Stmt) -> list[Var]:
     return found
 
 
+def _is_address(call: Call) -> bool:
+    return _name(call) == "tirx.address_of" and isinstance(call.args[0], TensorLoad)
+
+
 def _name(call: Call) -> str:
     return str(getattr(call.op, "name", ""))
-
-
-def _aliases(body: tirx.Stmt) -> list[tuple[Var, Var]]:
-    """Buffers declared over others, and those; aliases of aliases come after what they stand for."""
-    found: list[tuple[Var, Var]] = []
-
-    def note(stmt: tirx.DeclBuffer) -> None:
-        if isinstance(stmt.data, Call) and _name(stmt.data) == "tirx.buffer_data":
-            found.append((stmt.buffer, stmt.data.args[0]))
-
-    tvm_ffi.structural_walk(body, (tirx.DeclBuffer, note))
-    return found
 
 
 def _check(param: Var, name: str, alignment: int, word: Var) -> list[tirx.Stmt]:

@@ -24,7 +24,7 @@ class DropEmptyLoops:
             with T.sblock("row"):
                 ...
 
-    and after, nothing. Loops over threads stay.
+    and after, nothing. Loops over the threads of a thread block stay.
     """
 
     def transform_module(self, module: IRModule, _context) -> IRModule:
@@ -39,6 +39,8 @@ class DropEmptyLoops:
 
 def _drop(loop: tirx.For, mutator) -> tirx.Stmt:
     is_empty = isinstance(loop.extent, tirx.IntImm) and int(loop.extent) <= 0
-    if is_empty and loop.kind != tirx.ForKind.THREAD_BINDING:
+    is_thread = loop.kind == tirx.ForKind.THREAD_BINDING
+    is_grid = is_thread and str(loop.thread_binding.thread_tag).startswith("blockIdx")
+    if is_empty and (is_grid or not is_thread):
         return tirx.Evaluate(tirx.const(0, "int32"))
     return mutator.default_mutate(loop)

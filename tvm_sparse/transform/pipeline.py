@@ -16,6 +16,7 @@ from ._access import variables_of
 from .align_vectors import AlignVectors
 from .balance import BalanceRows
 from .check_alignment import CheckAlignment
+from .compact_allocations import CompactAllocations
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
 from .full_blocks import SkipPaddingTests
@@ -152,7 +153,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         s_tir.transform.ConvertBlocksToOpaque(),
         s_tir.transform.LiftThreadBinding(),
         s_tir.transform.ManifestSharedMemoryLocalStage(),
-        s_tir.transform.CompactBufferAllocation(),
+        CompactAllocations(),
         s_tir.transform.LowerAutoCopy(),
         s_tir.transform.UnifyThreadBinding(),
         s_tir.transform.LowerMatchBuffer(),

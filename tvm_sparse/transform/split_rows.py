@@ -198,13 +198,14 @@ class _Split:
         here, next_row = self._place(index), self._place(index + 1)
         begins = _int64(self.indptr[here]) >= first_entry
         ends = index < last_row
+        whole = tirx.And(begins, ends)
         finish = tirx.IfThenElse(
-            tirx.And(begins, ends),
+            whole,
             _sequence([self._at(each, index) for each in self.row.after]),
             self._store_parts(_int64(2) * share + ends.astype("int64")),
         )
         reduction = self._at(_with_bounds(self.row.reduction, self, begin, end), index)
-        before = [self._at(each, index) for each in self.row.before]
+        before = [self._at(self._begun(each, whole), index) for each in self.row.before]
         return tirx.SeqStmt(
             [
                 tirx.Bind(index, row),
@@ -212,6 +213,23 @@ class _Split:
                 tirx.Bind(end, tirx.min(_int64(self.indptr[next_row]), last_entry).astype(dtype)),
                 self.row.wrapped(tirx.SeqStmt([*before, reduction, finish])),
             ]
+        )
+
+    def _begun(self, stmt: tirx.Stmt, whole: Expr) -> tirx.Stmt:
+        """Let sums of part of a row begin with nothing: what they add to is added once, to all parts."""
+        stored: list[tirx.BufferStore] = []
+        tvm_ffi.structural_walk(stmt, (tirx.BufferStore, stored.append))
+        if not any(store.buffer in self.sums and _loads(store.value) for store in stored):
+            return stmt
+
+        def nothing(store: tirx.BufferStore) -> tirx.BufferStore:
+            if store.buffer not in self.sums:
+                return store
+            neutral = self.sums[store.buffer].neutral(str(store.buffer.ty.dtype))
+            return tirx.BufferStore(store.buffer, neutral, list(store.indices))
+
+        return tirx.IfThenElse(
+            whole, stmt, tvm_ffi.structural_map(stmt, (tirx.BufferStore, nothing))
         )
 
     def _store_parts(self, slot: Expr) -> tirx.Stmt:
@@ -387,6 +405,12 @@ def _holds_reduction(stmt: tirx.Stmt, indptr: Var) -> bool:
     found: list[For] = []
     tvm_ffi.structural_walk(stmt, (For, found.append))
     return any(_is_reduction(loop, indptr) for loop in found)
+
+
+def _loads(value: Expr) -> bool:
+    found: list[TensorLoad] = []
+    tvm_ffi.structural_walk(value, (TensorLoad, found.append))
+    return bool(found)
 
 
 def _reads(node: object, buffer: Var) -> bool:

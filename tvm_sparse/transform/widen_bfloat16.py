@@ -1,7 +1,7 @@
 """Widen pairs of bfloat16 in registers by one instruction each.
 
-A bfloat16 is the upper half of a float32. Compilers take a pair apart first and shift each number then; here
-the lower one of a pair is shifted up, and of the upper one the other is masked out.
+A bfloat16 is the upper half of a float32. Compilers take a pair apart first and shift each number then;
+here the lower one of a pair is shifted up, and of the upper one the other is masked out.
 """
 
 from __future__ import annotations

@@ -9,7 +9,14 @@ The generated text is rewritten to C++ (``rewrite.py``), compiled against ``emul
 compiler (``compiler.py``), and launched by TVM's own host code (``host.py``).
 """
 
-from .callables import EmulatedSource, emulated, emulated_source, running_order
+from .callables import EmulatedSource, emulated, emulated_source, running_last, running_order
 from .errors import EmulationError
 
-__all__ = ["EmulatedSource", "EmulationError", "emulated", "emulated_source", "running_order"]
+__all__ = [
+    "EmulatedSource",
+    "EmulationError",
+    "emulated",
+    "emulated_source",
+    "running_last",
+    "running_order",
+]

@@ -23,7 +23,14 @@ from .entries import kernel_module
 from .errors import EmulationError
 from .host import build_host, split
 
-__all__ = ["EmulatedSource", "EmulationError", "emulated", "emulated_source", "running_order"]
+__all__ = [
+    "EmulatedSource",
+    "EmulationError",
+    "emulated",
+    "emulated_source",
+    "running_last",
+    "running_order",
+]
 
 _one_call = threading.Lock()  # the emulator knows the arrays of one call
 
@@ -177,6 +184,16 @@ def running_order(order: str, seed: int = 0) -> Iterator[None]:
         yield
     finally:
         runtime_library().emulation_set_order(0, 0)
+
+
+@contextlib.contextmanager
+def running_last(blocks: int) -> Iterator[None]:
+    """Run the last blocks of each grid only: for grids that are too large to be run as a whole."""
+    runtime_library().emulation_set_blocks(blocks)
+    try:
+        yield
+    finally:
+        runtime_library().emulation_set_blocks(2**64 - 1)
 
 
 @contextlib.contextmanager

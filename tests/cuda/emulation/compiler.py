@@ -59,6 +59,7 @@ def runtime_library() -> ctypes.CDLL:
     loaded = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
     loaded.emulation_array.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t]
     loaded.emulation_set_order.argtypes = [ctypes.c_int, ctypes.c_uint64]
+    loaded.emulation_set_blocks.argtypes = [ctypes.c_uint64]
     return loaded
 
 

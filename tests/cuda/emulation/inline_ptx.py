@@ -118,6 +118,7 @@ def _values(function: str) -> Callable[[re.Match, list[_Operand]], str]:
     return lambda match, given: _call(function, *(operand.value() for operand in given))
 
 
+_BYTE = {"s": "int8_t", "u": "uint8_t"}
 _INSTRUCTIONS: list[tuple[str, Callable[[re.Match, list[_Operand]], str]]] = [
     (
         r"mma\.sync\.aligned\.m(\d+)n(\d+)k(\d+)\.row\.col(?:\.satfinite)?\.(\w+)\.(\w+)\.(\w+)\.(\w+)",
@@ -143,6 +144,10 @@ _INSTRUCTIONS: list[tuple[str, Callable[[re.Match, list[_Operand]], str]]] = [
         lambda match, given: _call(f"{_PTX}st_shared", given[0].value(), given[1].inputs()),
     ),
     (
+        r"st\.global(?:\.v[24])?\.[bufs]32",
+        lambda match, given: _call(f"{_PTX}st_global", given[0].value(), given[1].inputs()),
+    ),
+    (
         r"ld\.shared(?:::cta)?(?:\.v[24])?\.[bufs]32",
         lambda match, given: _call(f"{_PTX}ld_shared", given[0].outputs(), given[1].value()),
     ),
@@ -151,6 +156,13 @@ _INSTRUCTIONS: list[tuple[str, Callable[[re.Match, list[_Operand]], str]]] = [
         lambda match, given: _call(f"{_PTX}ld_global", given[0].outputs(), given[1].value()),
     ),
     (r"mov\.[bufs]32", lambda match, given: f"{_PTX}mov({given[0].value()}, {given[1].value()});"),
+    (
+        r"dp4a\.([su])32\.([su])32",
+        lambda match, given: (
+            f"{_PTX}dp4a<{_BYTE[match[1]]}, {_BYTE[match[2]]}>("
+            f"{', '.join(operand.value() for operand in given)});"
+        ),
+    ),
     (
         r"cvt\.rna\.tf32\.f32",
         lambda match, given: f"{_PTX}cvt_rna_tf32({given[0].value()}, {given[1].value()});",

@@ -2,6 +2,8 @@
 
 #include "launch.h"
 
+#include <sys/mman.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -122,13 +124,27 @@ static void prepare_dynamic(size_t bytes, int granule) {
   dynamic_buffer.granule = granule;
 }
 
+// Cells of an array, all zero. Those of arrays of gigabytes are memory that exists where it is touched.
+static size_t cell_bytes(const Buffer& buffer) { return ((buffer.bytes >> buffer.granule) + 1) * sizeof(Cell); }
+static constexpr size_t few_cells = size_t(1) << 26;
+static Cell* make_cells(const Buffer& buffer) {
+  size_t bytes = cell_bytes(buffer);
+  if (bytes < few_cells) return static_cast<Cell*>(std::calloc(bytes, 1));
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return memory == MAP_FAILED ? nullptr : static_cast<Cell*>(memory);
+}
+static void free_cells(const Buffer& buffer) {
+  if (cell_bytes(buffer) < few_cells) std::free(buffer.cells);
+  else if (buffer.cells) munmap(buffer.cells, cell_bytes(buffer));
+}
+
 Call::Call(Kernel& kernel, const TVMFFIAny* arguments, int32_t count)
     : kernel_(kernel), arguments_(arguments), count_(count), buffers_(new Buffer[kernel.parameters + 1]) {
   one_launch.lock();
 }
 
 Call::~Call() {
-  for (size_t place = 0; place < used_; ++place) std::free(buffers_[place].cells);
+  for (size_t place = 0; place < used_; ++place) free_cells(buffers_[place]);
   delete[] buffers_;
   delete refusal_;
   one_launch.unlock();
@@ -157,7 +173,7 @@ Ptr<void> Call::array(int place, const char* name, int grain) {
                            std::to_string(argument.type_index)};
   }
   buffer.alignment = alignment_of(buffer.base);
-  buffer.cells = static_cast<Cell*>(std::calloc((buffer.bytes >> buffer.granule) + 1, sizeof(Cell)));
+  buffer.cells = make_cells(buffer);
   if (!buffer.cells && !refusal_)
     refusal_ = new Refusal{std::string(name) + ": no memory to check an array of " +
                            std::to_string(buffer.bytes) + " bytes"};
@@ -240,6 +256,8 @@ void emulation_set_order(int order, uint64_t seed) {
   emulation::order = static_cast<emulation::Order>(order);
   emulation::order_seed = seed;
 }
+
+void emulation_set_blocks(uint64_t last) { emulation::last_blocks = last; }
 
 void* emulation_allocate(uint64_t bytes) {
   void* memory = std::aligned_alloc(256, (bytes + 511) / 256 * 256);

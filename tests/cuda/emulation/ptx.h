@@ -227,11 +227,22 @@ void ld_global(const Outputs<T...>& values, const Ptr<void>& source, int line) {
   std::memcpy(read, checked(source.buffer, source.at, bytes, bytes, Access::read, line), bytes);
   for (size_t place = 0; place < sizeof...(T); ++place) values.set(int(place), read[place]);
 }
+template <size_t count>
+void st_global(const Ptr<void>& target, const Inputs<count>& values, int line) {
+  constexpr size_t bytes = count * 4;
+  std::memcpy(checked(target.buffer, target.at, bytes, bytes, Access::write, line), values.registers, bytes);
+}
 template <class T, class V>
 void mov(T& to, const V& from) {
   to = static_cast<T>(from);
 }
 inline void cvt_rna_tf32(uint32_t& to, float from) { to = bits_as<uint32_t>(rounded_tf32(from)); }
+// Products of the four bytes of two words, added to a third.
+template <class A, class B, class T>
+void dp4a(T&& to, uint32_t a, uint32_t b, int c) {
+  for (int place = 0; place < 4; ++place) c += int(A(a >> 8 * place)) * int(B(b >> 8 * place));
+  to = c;
+}
 inline void cvt_rna_tf32(float& to, float from) { to = rounded_tf32(from); }
 
 }  // namespace ptx

@@ -23,6 +23,7 @@ Thread* running = nullptr;
 uint32_t interval = 1, block_interval = 1, launch_interval = 1;
 Order order = Order::forward;
 uint64_t order_seed = 0;
+uint64_t last_blocks = UINT64_MAX;
 
 namespace {
 
@@ -271,10 +272,11 @@ void run_grid(Launch& grid) {
   if (interval > 0xf0000000u) throw Refusal{"emulation: too many blocks for one process"};
   launch_interval = ++interval;
   uint64_t count = uint64_t(grid_extent.x) * grid_extent.y * grid_extent.z;
-  std::vector<uint64_t> blocks = block_order(count);
+  uint64_t first = count - std::min(count, last_blocks);
+  std::vector<uint64_t> blocks = block_order(count - first);
   try {
-    for (uint64_t place = 0; place < count; ++place) {
-      uint64_t block = blocks.empty() ? place : blocks[place];
+    for (uint64_t place = 0; place < count - first; ++place) {
+      uint64_t block = first + (blocks.empty() ? place : blocks[place]);
       block_index.x = block % grid_extent.x;
       block_index.y = block / grid_extent.x % grid_extent.y;
       block_index.z = block / grid_extent.x / grid_extent.y;

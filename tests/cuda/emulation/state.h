@@ -72,6 +72,8 @@ extern uint32_t interval, block_interval, launch_interval;
 enum class Order { forward, reverse, shuffled };
 extern Order order;
 extern uint64_t order_seed;
+// How many blocks of a grid run, its last ones.
+extern uint64_t last_blocks;
 
 // Notes that a copy to these bytes is under way, or has arrived by the running thread.
 void mark_pending(const Buffer& buffer, const char* at, size_t bytes, bool under_way);
