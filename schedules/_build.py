@@ -130,7 +130,9 @@ def scheduled_parts(
     """Hold operands in formats and schedule the parts; parameters as in :func:`build_decomposed`."""
     resolved = resolve_target(target)
     module = schedules_for(schedules, resolved)
-    program = _specialized(program, features)
+    is_empty = features == 0 and resolved.kind.name == "cuda" and schedules == "sddmm_parts"
+    # Dot products of nothing have no rows to be read from: a kernel for any width computes them.
+    program = _specialized(program, None if is_empty else features)
     decomposed, parts = decompose(program, operand, formats, strips)
     schedule = decomposed.lower()
     module.schedule(

@@ -14,6 +14,8 @@ from tvm.tirx.buffer import buffer_data
 
 __all__ = ["WidenBfloat16"]
 
+_PAIR_BYTES = 4
+
 
 def WidenBfloat16() -> tvm.transform.Pass:
     """Build the pass that converts bfloat16 in local arrays to float32 by operations on pairs.
@@ -33,7 +35,7 @@ def WidenBfloat16() -> tvm.transform.Pass:
 
         T.reinterpret("float32", pairs[1] << 16), T.reinterpret("float32", pairs[1] & 0xffff0000)
 
-    Only local arrays of kernels, an even number long, at places that are known.
+    Only local arrays of kernels that are aligned to pairs, an even number long, at places that are known.
 
     Examples
     --------
@@ -86,7 +88,8 @@ def _arrays_of_pairs(body: tirx.Stmt) -> list[Var]:
         kind = node.buffer.ty
         if str(kind.dtype) != "bfloat16" or kind.storage_scope != "local" or len(kind.shape) != 1:
             return
-        if isinstance(kind.shape[0], tirx.IntImm) and int(kind.shape[0]) % 2 == 0:
+        even = isinstance(kind.shape[0], tirx.IntImm) and int(kind.shape[0]) % 2 == 0
+        if even and kind.data_alignment >= _PAIR_BYTES:
             found.append(node.buffer)
 
     def kernel(node: tirx.AttrStmt) -> None:
