@@ -45,6 +45,7 @@ SHAPES = {
     (10, 0): 0,
     (0, 0): 0,
 }
+BUCKETS = [[1], [1, 2, 4, 8], [3, 40]]
 STRUCTURES = [
     as_entries(sp.random(*shape, density, "csr", dtype="f4", random_state=0))
     for shape, density in SHAPES.items()
@@ -89,15 +90,10 @@ def test_every_format(name, features, dtype, index):
 
 
 @pytest.mark.parametrize(
-    "features, dtype, index, buckets",
-    covering(
-        features=FEATURES,
-        dtype=DTYPES,
-        index=["int32", "int64"],
-        buckets=[[1], [1, 2, 4, 8], [3, 40]],
-    ),
+    "dtype, features, index, buckets",
+    covering(dtype=DTYPES, features=FEATURES, index=["int32", "int64"], buckets=BUCKETS),
 )
-def test_every_width_and_type_of_hyb(features, dtype, index, buckets):
+def test_every_width_and_type_of_hyb(dtype, features, index, buckets):
     hyb = Hyb(1, buckets)
     call = kernel(hyb, dtype, index, features)
     for tensor in STRUCTURES:
@@ -138,9 +134,17 @@ def test_rows_whose_columns_are_places_in_them_are_not_shared():
     )
 
 
-@pytest.mark.parametrize("name", ["csr", "hyb", "bsr4x4", "rest_first"])
-@pytest.mark.parametrize("features", [0, None])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "name, features, dtype",
+    [
+        ("csr", 0, "float32"),
+        ("hyb", 0, "float16"),
+        ("rest_first", 0, "bfloat16"),
+        ("bsr4x4", 0, "float32"),
+        ("hyb", None, "bfloat16"),
+        ("blocks_and_rest", None, "bfloat16"),
+    ],
+)
 def test_no_features_at_all(name, features, dtype):
     call = kernel(FORMATS[name].formats, dtype, features=features)
     for tensor in STRUCTURES:

@@ -29,9 +29,8 @@ sddmm = schedules.sddmm
 
 TILES = {
     "default": None,
-    "one lane": DotTile(vector=1, lanes=1, vectors=1, groups=5, entries=3),
     "a warp for an entry": DotTile(vector=1, lanes=32, vectors=2, groups=2, entries=8),
-    "many vectors": DotTile(vector=4, lanes=2, vectors=3, groups=16, entries=1),
+    "no power of two": DotTile(vector=4, lanes=1, vectors=3, groups=5, entries=3),
     "wide vectors": DotTile(vector=8, lanes=16, vectors=1, groups=8, entries=4),
 }
 
@@ -76,7 +75,7 @@ def test_variants_that_tuning_chooses_from():
     program = sddmm.program("float16").specialize({"f": 136})
     variants = sddmm.space(Schedule(cuda.sddmm.lowered(program)), CUDA)
     assert len({variant.mod.script() for variant in variants}) == len(variants)
-    for kernel in emulated(variants[::2]):
+    for kernel in emulated(variants[::3]):
         for name in ("random", "power law", "no rows"):
             check(kernel, MATRICES[name], 136, "float16")
 

@@ -28,10 +28,9 @@ segments = schedules.segment_reduce
 
 TILES = {
     "default": {},
-    "one lane": {"tile": RowTile(1, 1, 4, 33)},
     "no power of two": {"tile": RowTile(2, 5, 3, 7)},
     "wide vectors": {"tile": RowTile(8, 3, 2, 5)},
-    "shares of 3": {"share": 3},
+    "shares": {"share": 3, "tile": RowTile(1, 1, 4, 33)},
 }
 
 

@@ -35,8 +35,7 @@ TILES = {
     "one lane": {"tile": RowTile(1, 1, 4, 33)},
     "no power of two": {"tile": RowTile(2, 5, 3, 7)},
     "wide vectors": {"tile": RowTile(8, 3, 2, 5)},
-    "shares of 3": {"share": 3},
-    "shares of 64": {"share": 64, "tile": RowTile(4, 8, 1, 6)},
+    "shares": {"share": 3, "tile": RowTile(4, 8, 1, 6)},
 }
 
 
@@ -72,7 +71,7 @@ def test_variants_that_tuning_chooses_from():
     program = spmm.program("float16").specialize({"f": 136})
     variants = spmm.space(Schedule(cuda.spmm.lowered(program)), CUDA)
     assert len({variant.mod.script() for variant in variants}) == len(variants)
-    for kernel in emulated(variants[::4]):
+    for kernel in emulated(variants[::7]):
         for name in ("random", "power law", "no rows"):
             check(kernel, MATRICES[name], 136, "float16")
 
@@ -97,7 +96,7 @@ def test_no_features_at_all(features):
         check(kernel, matrix, 0, "float16")
 
 
-@pytest.mark.parametrize("tile", ["default", "shares of 3"])
+@pytest.mark.parametrize("tile", ["default", "shares"])
 @pytest.mark.parametrize("features", [17, 64])
 def test_what_no_entry_names_stays_out(tile, features):
     """Inf and NaN in rows of ``b`` at both ends, whose columns are empty."""
