@@ -23,8 +23,8 @@ __all__ = ["FuseKernels"]
 _BLOCKS = "blockIdx.x"
 #: Attribute of a kernel: how many of its thread blocks must fit a multiprocessor.
 _LEAST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
-#: Threads of a multiprocessor that get registers at least: half of them, 64 registers each.
-_LEAST_THREADS = 1024
+#: Threads of a multiprocessor that get registers at least, some 80 each.
+_LEAST_THREADS = 768
 
 
 def FuseKernels() -> tvm.transform.Pass:
