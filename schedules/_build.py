@@ -88,6 +88,7 @@ def build_decomposed(
     target: Any = "llvm",
     features: int | None = None,
     strips: bool = False,
+    **options: Any,
 ) -> Executable:
     """Compile a program with an operand in formats.
 
@@ -106,9 +107,13 @@ def build_decomposed(
     strips : bool
         Whether the rows of a format alone under which nothing is stored (diagonals) are gone over strip
         by strip.
+    **options
+        For the schedule, such as ``tile``.
     """
     resolved = resolve_target(target)
-    schedule = scheduled_parts(schedules, program, operand, formats, resolved, features, strips)
+    schedule = scheduled_parts(
+        schedules, program, operand, formats, resolved, features, strips, **options
+    )
     return compile(schedule, resolved)
 
 
@@ -125,7 +130,9 @@ def scheduled_parts(
     """Hold operands in formats and schedule the parts; parameters as in :func:`build_decomposed`."""
     resolved = resolve_target(target)
     module = schedules_for(schedules, resolved)
-    program = _specialized(program, features)
+    is_empty = features == 0 and resolved.kind.name == "cuda" and schedules == "sddmm_parts"
+    # Dot products of nothing have no rows to be read from: a kernel for any width computes them.
+    program = _specialized(program, None if is_empty else features)
     decomposed, parts = decompose(program, operand, formats, strips)
     schedule = decomposed.lower()
     module.schedule(

@@ -161,6 +161,7 @@ def build(
     *,
     features: int | None = None,
     target: Any = "llvm",
+    **options: Any,
 ) -> Executable:
     """Compile the operator with its default schedule.
 
@@ -172,6 +173,9 @@ def build(
         Feature width to compile for; symbolic by default.
     target : str, dict or tvm.target.Target
         A CPU, the host's by default, or a CUDA device such as ``{"kind": "cuda", "arch": "sm_90"}``.
+    **options
+        For the schedule of that kind of target: ``tile``, and where rows may be shared on CUDA, ``share``
+        (see :mod:`tvm_sparse.schedules.cuda`).
 
     Returns
     -------
@@ -183,9 +187,8 @@ def build(
     ValueError
         If an argument is not supported.
     """
-    return build_default(
-        __name__, program(operation, dtype, index_dtype, out_dtype, empty), target, features
-    )
+    func = program(operation, dtype, index_dtype, out_dtype, empty)
+    return build_default(__name__, func, target, features, **options)
 
 
 def space(schedule: Schedule, target: Any = None, name: str = "segment_sum") -> list[Schedule]:

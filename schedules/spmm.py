@@ -100,6 +100,7 @@ def build(
     features: int | None = None,
     formats: Any = None,
     target: Any = "llvm",
+    **options: Any,
 ) -> Executable:
     """Compile the operator with its default schedule.
 
@@ -113,6 +114,9 @@ def build(
         How ``A`` is held, instead of CSR. Pass what :meth:`Format.pack` returns for `a`.
     target : str, dict or tvm.target.Target
         A CPU, the host's by default, or a CUDA device such as ``{"kind": "cuda", "arch": "sm_90"}``.
+    **options
+        For the schedule of that kind of target: ``tile``, and where rows may be shared on CUDA, ``share``
+        (see :mod:`tvm_sparse.schedules.cuda`).
 
     Returns
     -------
@@ -137,8 +141,8 @@ def build(
     """
     func = program(dtype, index_dtype, out_dtype)
     if formats is not None:
-        return build_decomposed("parts", func, "A", formats, target, features)
-    return build_default(__name__, func, target, features)
+        return build_decomposed("parts", func, "A", formats, target, features, **options)
+    return build_default(__name__, func, target, features, **options)
 
 
 def choose_format(

@@ -86,6 +86,7 @@ def build(
     *,
     formats: Any = None,
     target: Any = "llvm",
+    **options: Any,
 ) -> Executable:
     """Compile the operator with its default schedule.
 
@@ -97,6 +98,9 @@ def build(
         How ``A`` is held, instead of CSR. Pass what :meth:`Format.pack` returns for `a`.
     target : str, dict or tvm.target.Target
         A CPU, the host's by default, or a CUDA device such as ``{"kind": "cuda", "arch": "sm_90"}``.
+    **options
+        For the schedule of that kind of target: ``tile``, and where rows may be shared on CUDA, ``share``
+        (see :mod:`tvm_sparse.schedules.cuda`).
 
     Returns
     -------
@@ -121,8 +125,8 @@ def build(
     """
     func = program(dtype, index_dtype, out_dtype)
     if formats is not None:
-        return build_decomposed("spmv_parts", func, "A", formats, target, strips=True)
-    return build_default(__name__, func, target)
+        return build_decomposed("spmv_parts", func, "A", formats, target, strips=True, **options)
+    return build_default(__name__, func, target, **options)
 
 
 def space(schedule: Schedule, target: Any = None, name: str = "spmv") -> list[Schedule]:

@@ -16,9 +16,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from ..cuda_kernels import DTYPES, FEATURES, INDEX_DTYPES, default_kernels, find_kernel
+from ..cuda_kernels import DTYPES, FEATURES, INDEX_DTYPES, default_kernels
 from .compilers import compilers
-from .measure import measure
+from .measure import measure_named
 from .tables import markdown, tables
 
 
@@ -48,15 +48,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _measure_all(work: list[tuple[str, str, str]], jobs: int) -> list[dict]:
     if jobs == 1:
-        return [_measure(item) for item in track(work, transient=True)]
+        return [measure_named(item) for item in track(work, transient=True)]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context) as pool:
-        return list(track(pool.map(_measure, work), total=len(work), transient=True))
-
-
-def _measure(item: tuple[str, str, str]) -> dict:
-    name, arch, compiler = item
-    return measure(find_kernel(name), arch, compiler)
+        return list(track(pool.map(measure_named, work), total=len(work), transient=True))
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

@@ -16,6 +16,7 @@ scaled.
 - ``ceil(features / L)`` multiply-adds, and a conversion for each value of 16 bits that is loaded, since
   these are added up in float32;
 - for SDDMM the sum over lanes, ``log2(L)`` shuffles and additions, and a store;
+- for formats with padding one comparison of the index, which finds it;
 - three instructions that step, compare and branch, for every four entries.
 
 Pointers of rows, results and the search for the row of an entry are not in it.
@@ -41,7 +42,9 @@ class Minimum:
     instructions: float
 
 
-def spmm_minimum(features: int, value_bytes: int, index_bytes: int, lanes: int) -> Minimum:
+def spmm_minimum(
+    features: int, value_bytes: int, index_bytes: int, lanes: int, padded: bool = False
+) -> Minimum:
     """Return the minimum of SpMM.
 
     Parameters
@@ -52,6 +55,8 @@ def spmm_minimum(features: int, value_bytes: int, index_bytes: int, lanes: int) 
         Size of a value and of an index.
     lanes : int
         Lanes that hold the row of an entry.
+    padded : bool
+        Whether entries may be padding.
 
     Examples
     --------
@@ -60,13 +65,14 @@ def spmm_minimum(features: int, value_bytes: int, index_bytes: int, lanes: int) 
     """
     widened = _conversions(features, value_bytes, lanes) + (value_bytes == 2)
     issued = 2 + _row(features, value_bytes, lanes) + math.ceil(features / lanes) + widened + _LOOP
+    issued += padded
     return Minimum(index_bytes + (features + 1) * value_bytes, issued * lanes / _WARP)
 
 
 def sddmm_minimum(
     features: int, value_bytes: int, index_bytes: int, lanes: int, scaled: bool = False
 ) -> Minimum:
-    """Return the minimum of SDDMM; parameters as in :func:`spmm_minimum`.
+    """Return the minimum of SDDMM in CSR; parameters as in :func:`spmm_minimum`.
 
     Examples
     --------

@@ -1,9 +1,10 @@
 """The inner loop over entries of a kernel, and what one entry costs in it: bytes and instructions.
 
 In: the instructions of a kernel. Out: for the innermost loop that gathers rows of a dense operand,
-counts for one warp and one entry of the sparse operand. Where a kernel has several such loops (the compiler
-unrolls, and adds a loop for what is left over), the one that does most arithmetic is the inner loop, and of
-two that do as much the shorter, which full thread blocks run; where none gathers, since the compiler unrolled it as a whole, it is what the kernel has outside of loops.
+counts for one warp and one entry of the sparse operand. Of a loop with branches the way counts that does
+most arithmetic. Where a kernel has several such loops (the compiler unrolls, and adds a loop for what is
+left over), the one that does most is the inner loop; what the compiler unrolled as a whole, outside of
+loops, counts like a loop of one round, from its first load behind the last barrier.
 
 Which load is which follows from where its address comes from:
 
@@ -28,7 +29,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from .flow import innermost_loops, running
+from .flow import Path, busiest_paths
 from .sass import Instruction
 
 __all__ = ["EntryCost", "entry_cost"]
@@ -111,26 +112,29 @@ def entry_cost(
         None where no load gathers.
     """
     groups = max(1.0, _WARP / threads_x)
-    loops = innermost_loops(code)
-    looped = {one.place for loop in loops for one in loop}
-    outside = [one for one in running(code) if one.place not in looped]
-    for regions in (loops, [outside]):
-        found = [_region_cost(code, region, groups, features, index_bytes) for region in regions]
-        costs = [cost for cost in found if cost is not None]
-        if costs:
-            return max(costs, key=lambda cost: (cost[0], -cost[1].instructions))[1]
-    return None
+    found = [
+        _path_cost(path if path.repeats else _from_first_load(path), groups, features, index_bytes)
+        for path in busiest_paths(code, _multiplies)
+    ]
+    costs = [cost for cost in found if cost is not None]
+    return max(costs, key=lambda cost: (cost[0], -cost[1].instructions), default=(0, None))[1]
 
 
-def _region_cost(
-    code: Sequence[Instruction],
-    region: Sequence[Instruction],
-    groups: float,
-    features: int,
-    index_bytes: int,
+def _from_first_load(path: Path) -> Path:
+    """Set what comes before the first load behind the last barrier apart: searches, pointers of rows."""
+    straight = path.body
+    begin = max((number for number, one in enumerate(straight) if one.name == "BAR"), default=0)
+    loads = (number for number, one in enumerate(straight) if one.is_global_load)
+    first = next((number for number in loads if number >= begin), begin)
+    return Path(path.before + straight[:first], straight[first:], False)
+
+
+def _path_cost(
+    path: Path, groups: float, features: int, index_bytes: int
 ) -> tuple[float, EntryCost] | None:
     """Return multiplications in a round, and the cost of an entry; None where no load gathers."""
-    sources = _address_sources(code, region)
+    region = path.body
+    sources = _address_sources(path)
     loads = {one.place: one for one in region if one.is_global_load}
     indices = {place for taints in sources.values() for place in taints if place in loads}
     multiplies = sum(_multiplies(one) for one in region)
@@ -153,20 +157,20 @@ def _region_cost(
     return multiplies, cost
 
 
-def _address_sources(
-    code: Sequence[Instruction], region: Sequence[Instruction]
-) -> dict[int, frozenset]:
-    """Return, by the place of each load of a region, what its address depends on.
+def _address_sources(path: Path) -> dict[int, frozenset]:
+    """Return, by the place of each load of a path, what its address depends on.
 
-    That is :data:`_LANE`, and the places of loads of the region.
+    That is :data:`_LANE`, and the places of loads of the path.
     """
+    region = path.body
     inside = {one.place for one in region}
     state: Taints = {}
-    for one in code:
-        if one.place < region[0].place:
-            _flow(one, state, inside)
+    for one in path.before:
+        _flow(one, state, inside)
     found: dict[int, frozenset] = {}
-    for _ in range(2):  # the second round sees what the first one leaves in registers
+    for _ in range(
+        2 if path.repeats else 1
+    ):  # the second round sees what the first leaves in registers
         for one in region:
             if one.is_global_load:
                 found[one.place] = _joined(state, _registers(one.operands[1:]))
@@ -176,15 +180,21 @@ def _address_sources(
 
 def _flow(one: Instruction, state: Taints, inside: set[int]) -> None:
     """Carry what registers depend on over an instruction."""
+    if one.name == "STL":
+        state[one.operands[0]] = _joined(state, _registers(one.operands[1:]))
     if one.name in _WRITES_NOTHING or not one.operands:
         return
     taints = _joined(state, _sources(one))
     if any(operand in _LANE_SOURCES for operand in one.operands):
         taints |= {_LANE}
+    if one.name == "LDL":
+        taints |= state.get(one.operands[1], frozenset())
     if one.is_global_load:
         taints |= {one.place} if one.place in inside else set()
+    # A move under a condition may leave what was there; loads and addresses are used under the same one.
+    is_kept = one.predicate and not one.is_global_load and "WIDE" not in one.modifiers
     for register in _destinations(one):
-        kept = state.get(register, frozenset()) if one.predicate else frozenset()
+        kept = state.get(register, frozenset()) if is_kept else frozenset()
         state[register] = taints | kept
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from ..cuda_kernels import KernelCase
-from .bounds import Minimum, sddmm_minimum, spmm_minimum
+from ..cuda_kernels import KernelCase, find_kernel
+from .bounds import sddmm_minimum, spmm_minimum
 from .compilers import compilers
 from .cubin import read_resources
 from .device_code import DeviceCode, Launch, device_code
@@ -18,12 +18,11 @@ from .loops import entry_cost
 from .occupancy import occupancy
 from .sass import Instruction, accesses, disassemble
 
-__all__ = ["WITHIN", "failures", "kernel_facts", "measure"]
+__all__ = ["WITHIN", "failures", "kernel_facts", "measure", "measure_named"]
 
 #: An inner loop may cost this much more than the minimum of its operation.
 WITHIN = 1.3
 _WARP = 32
-_MINIMA = {"spmm": spmm_minimum, "sddmm": sddmm_minimum}
 
 
 def measure(case: KernelCase, arch: str, compiler: str) -> dict[str, Any]:
@@ -48,9 +47,16 @@ def measure(case: KernelCase, arch: str, compiler: str) -> dict[str, Any]:
         code = device_code(case.build(), arch)
         row["kernels"] = kernel_facts(code, compilers()[compiler](code.source, arch), arch, case)
         row["failures"] = failures(case, row["kernels"])
-    except RuntimeError as error:
-        row["failures"] = [f"does not compile: {str(error).splitlines()[0]}"]
+    except Exception as error:  # one that fails shall not hide the others
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        row["failures"] = [f"does not compile: {first}"]
     return row
+
+
+def measure_named(item: tuple[str, str, str]) -> dict[str, Any]:
+    """Measure the case of a name, for an architecture and with a compiler."""
+    name, arch, compiler = item
+    return measure(find_kernel(name), arch, compiler)
 
 
 def kernel_facts(
@@ -120,9 +126,11 @@ def _entry(case: KernelCase, code: list[Instruction], launch: Launch) -> dict[st
     if cost is None:
         return None
     lanes = round(_WARP / cost.groups)
-    least: Minimum = _MINIMA[case.operator](
-        case.features, case.value_bytes, case.index_bytes, lanes
-    )
+    sizes = (case.features, case.value_bytes, case.index_bytes, lanes)
+    if case.operator == "sddmm":
+        least = sddmm_minimum(*sizes)
+    else:
+        least = spmm_minimum(*sizes, padded=case.formats is not None)
     return {
         **asdict(cost),
         "least_bytes": least.loaded_bytes,

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ..cuda_kernels import default_kernels, tile_grid
+from ..cuda_kernels import tile_grid
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,15 +37,14 @@ def _pack(options: argparse.Namespace) -> int:
     return 0
 
 
-def _dry_run(options: argparse.Namespace) -> int:
+def _dry_run(_options: argparse.Namespace) -> int:
     from tests.cuda.emulation import emulated  # noqa: PLC0415 (of the checkout, not installed)
 
-    from .dry_run import dry_run  # noqa: PLC0415
+    from .dry_run import dry_run, dry_run_kernels  # noqa: PLC0415
     from .report import write  # noqa: PLC0415
 
-    cases = default_kernels(options.op, [32, 17, 64], ["float32"], ["int32"])
     with tempfile.TemporaryDirectory() as folder:
-        results = dry_run(Path(folder) / "kit", cases, emulated)
+        results = dry_run(Path(folder) / "kit", dry_run_kernels(), emulated)
         write(results, Path(folder) / "report")
     return 0
 
@@ -71,7 +70,6 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     packing.add_argument("--jobs", type=int, default=1, help="processes that compile")
     trying = commands.add_parser("dry-run", help="pack and run tiny sizes without a GPU")
     trying.set_defaults(run=_dry_run)
-    trying.add_argument("--op", action="append", help="operators (default: all)")
     rendering = commands.add_parser("report", help="make tables and plots of results")
     rendering.set_defaults(run=_report)
     rendering.add_argument("results", type=Path, metavar="RESULT.json")

@@ -22,10 +22,10 @@ import tvm
 from tvm_sparse.runtime import Executable
 from tvm_sparse.runtime.minimal import array_to_tensor
 
-from ..cuda_kernels import KernelCase
+from ..cuda_kernels import KernelCase, default_kernels, tile_grid
 from .pack import manifest_entry, pack
 
-__all__ = ["dry_run", "emulated_kernels", "loads_by_itself"]
+__all__ = ["dry_run", "dry_run_kernels", "emulated_kernels", "loads_by_itself"]
 
 # What is installed here is hidden, as it is missing there.
 _ALONE = """
@@ -49,6 +49,16 @@ assert found and all((here / "kernels" / kernel.file).is_file() for kernel in fo
 """
 
 Emulate = Callable[[list[tvm.IRModule]], list[Executable]]
+
+
+def dry_run_kernels() -> list[KernelCase]:
+    """Return few kernels that suit the tiny sizes: each operator and variant, and other tile sizes."""
+    rows = default_kernels(["spmv", "spmm", "sddmm", "segment_sum"], [32], ["float32"], ["int32"])
+    blocks = default_kernels(["bsr_spmm", "bsr_sddmm", "srbcrs_spmm"], [64], ["float16"], ["int32"])
+    in_float32 = default_kernels(["bsr_spmm"], [64], ["float32"], ["int32"])
+    small = [case for case in [*blocks, *in_float32] if case.block in ((16, 16), (8, 32))]
+    tiles = [case for case in tile_grid(["spmv"]) if case.tile][:1]
+    return [*rows, *small, *tiles]
 
 
 def dry_run(

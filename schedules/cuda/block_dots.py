@@ -10,7 +10,7 @@ from tvm.ir import Expr, TensorLoad, Var
 from .block_nests import Factor, Nest, stride, uses
 from .staging import cast
 
-__all__ = ["BlockDots"]
+__all__ = ["BlockDots", "StagedRows"]
 
 
 @dataclass(frozen=True)
@@ -116,3 +116,36 @@ def _pointers(nest: Nest, count: Expr) -> Var | None:
     steps = stride(count.b.indices[0], row)
     same = count.a.source.same_as(count.b.source)
     return count.b.source if same and steps == 1 else None
+
+
+@dataclass(frozen=True)
+class StagedRows:
+    """A dense operand: which rows of it parts need, and where they are staged.
+
+    Attributes
+    ----------
+    side : int
+        0 for rows of blocks, 1 for columns.
+    factor : Factor
+        The operand.
+    var : Var
+        The variable of the rows or columns of a block.
+    extent, length : int
+        Of a block, and of a part.
+    pieces : int
+        Copies of a step.
+    staged : Var
+        Buffer in shared memory.
+    begin, exists : Var
+        For every copy of a thread, where its row begins, and whether there is such a row.
+    """
+
+    side: int
+    factor: Factor
+    var: Var
+    extent: int
+    length: int
+    pieces: int
+    staged: Var
+    begin: Var
+    exists: Var

@@ -1,8 +1,8 @@
-"""What a lowered iteration over blocks of entries computes: its loops, factors, conditions and result.
+"""What a lowered iteration over blocks of entries computes: loops, factors, conditions and result.
 
-Comes in: the two nested blocks of a part at stage III, not scheduled yet. Goes out: the pieces that the tile
-programs of :mod:`.blocks` and :mod:`.sddmm_blocks` are put together from. They know no format: an index or a
-condition of theirs is one of the lowered program with positions put in for its variables.
+Comes in: the nested blocks of a part at stage III, not scheduled yet. Goes out: the pieces that the tile
+programs of :mod:`.blocks` and :mod:`.sddmm_blocks` are put together from. They know no format: an index
+or a condition of theirs is one of the lowered program with positions put in for its variables.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tvm import s_tir, tirx
 from tvm.ir import Call, Expr, TensorLoad, Var
 from tvm.sym import Analyzer
 
-__all__ = ["Factor", "Nest", "at", "buffers_loaded", "read_nest", "stride", "uses"]
+__all__ = ["Factor", "Nest", "at", "buffers_loaded", "read_nest", "same_place", "stride", "uses"]
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,24 @@ def buffers_loaded(expressions: Sequence[Expr]) -> list[Var]:
     for expr in expressions:
         tvm_ffi.structural_walk(expr, (TensorLoad, note))
     return list(found)
+
+
+def same_place(first: TensorLoad, second: TensorLoad) -> bool:
+    """Whether two loads are of the same place, given that no index overflows."""
+    if not first.source.same_as(second.source) or len(first.indices) != len(second.indices):
+        return False
+    apart = (_widened(a) - _widened(b) for a, b in zip(first.indices, second.indices))
+    rest = [Analyzer().simplify(difference) for difference in apart]
+    return all(isinstance(left, tirx.IntImm) and int(left) == 0 for left in rest)
+
+
+def _widened(index: Expr) -> Expr:
+    """Return an index in 64 bits, with terms widened one by one."""
+    if isinstance(index, tirx.Cast) and str(index.ty.dtype) == "int64":
+        index = index.value
+    if isinstance(index, tirx.Add | tirx.Sub | tirx.Mul):
+        return type(index)(_widened(index.a), _widened(index.b))
+    return _in_type(index, "int64")
 
 
 def stride(index: Expr, var: Var) -> int | None:

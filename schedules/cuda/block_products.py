@@ -1,15 +1,15 @@
-"""Products with blocks of entries, as tile programs see them: which loop is which, and where operands lie."""
+"""SpMM with blocks of entries, as tile programs see it: which loop is which, and where operands lie."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, TensorLoad, Var
 
-from .block_nests import Factor, Nest, at, stride, uses
+from .block_nests import Factor, Nest, at, same_place, stride, uses
 from .staging import bind, cast
 
 __all__ = ["BlockProduct", "Outside", "Steps"]
@@ -111,10 +111,10 @@ class BlockProduct:
 
     @property
     def strips(self) -> Expr:
-        """Number of rows of blocks, int32: there are no more thread blocks."""
-        total = cast(1, "int32")
+        """Number of rows of blocks."""
+        total = cast(1, "int64")
         for _, extent in self.outer:
-            total = total * cast(extent, "int32")
+            total = total * cast(extent, "int64")
         return total
 
     def padding_tests(self, value: Expr) -> list[Expr]:
@@ -127,6 +127,24 @@ class BlockProduct:
 
         tests = [test for test in self.nest.conditions if uses(test, self.values.buffer)]
         return [tvm_ffi.structural_mutate(test, [(TensorLoad, load)]) for test in tests]
+
+    @property
+    def entry_loads(self) -> list[list[TensorLoad]]:
+        """Loads that tell an entry's row of the dense operand, those of the same place together."""
+        found: list[list[TensorLoad]] = []
+
+        def note(load: TensorLoad) -> None:
+            if not str(load.ty.dtype).startswith("int") or not uses(load, self.block, self.column):
+                return
+            for known in found:
+                if same_place(known[0], load):
+                    known.append(load)
+                    return
+            found.append([load])
+
+        for expr in (self.dense.index, *self.entry_conditions):
+            tvm_ffi.structural_walk(expr, (TensorLoad, note))
+        return found
 
     @property
     def known_features(self) -> int | None:
@@ -161,13 +179,28 @@ class Outside:
         for expr in product.nest.expressions:
             self._load(expr, within)
 
-    def at(self, expr: Expr, values: Mapping[Var, Expr | int] | None = None) -> Expr:
-        """Return an expression with these values put in, and others for inner variables."""
+    def at(
+        self,
+        expr: Expr,
+        values: Mapping[Var, Expr | int] | None = None,
+        held: Sequence[tuple[TensorLoad, Expr]] = (),
+    ) -> Expr:
+        """Return an expression with these values put in, and others for inner variables.
+
+        Parameters
+        ----------
+        expr : Expr
+            Of the nest.
+        values : dict of Var to Expr
+            For inner variables.
+        held : sequence of (TensorLoad, Expr)
+            Loads of the nest whose values are there already.
+        """
 
         def load(node: TensorLoad, mutator) -> Expr:
-            for known, var in self._loads:
+            for known, value in (*self._loads, *held):
                 if tvm_ffi.structural_equal(known, node):
-                    return var
+                    return value
             return mutator.default_mutate(node)
 
         known = tvm_ffi.structural_mutate(expr, [(TensorLoad, load)])

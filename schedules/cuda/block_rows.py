@@ -1,7 +1,7 @@
-"""SpMM with blocks of entries on CUDA cores: a warp for rows of a block, features in the lanes of vectors.
+"""SpMM with blocks of entries on CUDA cores: a warp for rows of a block, vectors of features in lanes.
 
-For what tensor cores do not multiply: blocks of few rows, float32 in full, float64 and integers. Products are
-added one by one, those of padding left out, as the program says.
+For what tensor cores do not multiply: blocks of few rows, float32 in full, float64 and integers. Products
+are added one by one, those of padding left out, as the program says.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from tvm.tirx.script import builder as T
 from .block_nests import buffers_loaded
 from .block_products import BlockProduct, Outside
 from .block_tiles import BlockRowsTile
+from .fragments import WARP
 from .staging import (
+    ChunkStores,
     allocate,
     bind,
     cast,
@@ -21,10 +23,10 @@ from .staging import (
     chunk_lanes,
     everything_of,
     kernel,
+    load_chunk,
     loop,
     when,
 )
-from .tensor_cores import WARP
 
 __all__ = ["rows_program"]
 
@@ -56,8 +58,7 @@ class _RowsProgram:
     def build(self) -> tirx.For:
         """Return the loops."""
         product, tile = self.product, self.tile
-        self._strips = product.strips
-        strip_tiles = tirx.ceildiv(cast(self._strips, "int64"), cast(tile.warps, "int64"))
+        strip_tiles = tirx.ceildiv(product.strips, cast(tile.warps, "int64"))
         width = cast(WARP * tile.lanes, "int64")
         feature_tiles = tirx.ceildiv(cast(product.features, "int64"), width)
         total = strip_tiles * self._row_tiles * feature_tiles
@@ -65,7 +66,8 @@ class _RowsProgram:
 
     def _body(self, where: Var, warp: Var, lane: Var) -> None:
         product, tile = self.product, self.tile
-        strip_tiles = tirx.ceildiv(self._strips, tile.warps)
+        strips = cast(product.strips, "int32")  # as many as blockIdx counts
+        strip_tiles = tirx.ceildiv(strips, tile.warps)
         number = cast(where, "int32")
         strip = bind("strip", tirx.truncmod(number, strip_tiles) * tile.warps + warp)
         rest = bind("rest", tirx.truncdiv(number, strip_tiles))
@@ -73,7 +75,7 @@ class _RowsProgram:
         features = cast(tirx.truncdiv(rest, self._row_tiles), "int64") * WARP + cast(lane, "int64")
         self._feature = bind("feature", features * tile.lanes)
         self._features = cast(product.features, "int64")
-        with when(strip < self._strips, self._feature < self._features):
+        with when(strip < strips, self._feature < self._features):
             self._outside = Outside(product, strip)
             self._add_up()
             self._write()
@@ -84,6 +86,8 @@ class _RowsProgram:
         self._sums = allocate("sums", (tile.rows, tile.lanes), self._sum, "local")
         self._a = allocate("a_held", held, str(product.values.buffer.ty.dtype), "local")
         self._b = allocate("b_held", (tile.lanes,), product.dtype, "local")
+        suit = ChunkStores.suit(self._out, tile.lanes)
+        self._stores = ChunkStores(product.nest.result, tile.lanes) if suit else None
         T.reads(*map(everything_of, buffers_loaded(product.nest.expressions)))
         T.writes(everything_of(product.nest.result))
 
@@ -118,10 +122,8 @@ class _RowsProgram:
             first = self._first_row + i * along_rows
             row = tirx.min(first, product.rows - along_rows) if self._is_ragged else first
             index = self._outside.at(product.values.index, {**places, product.row: row})
-            with loop("v", T.vectorized(lanes) if lanes > 1 else T.serial(1)) as v:
-                place = [0, i * lanes + v] if product.by_columns else [i, v]
-                value = tirx.BufferLoad(product.values.buffer, [index + cast(v, "int64")])
-                T.buffer_store(self._a, value, place)
+            place = [cast(0, "int32"), i * lanes] if product.by_columns else [i, cast(0, "int32")]
+            load_chunk(self._a, place, product.values.buffer, index, lanes)
 
     @property
     def _is_ragged(self) -> bool:
@@ -140,18 +142,20 @@ class _RowsProgram:
         """Load features of a row of the dense operand."""
         product, lanes = self.product, self.tile.lanes
 
-        def value(f: Expr) -> Expr:
+        def index_of(f: Expr | int) -> Expr:
             places = {**here, product.feature: self._feature + cast(f, "int64")}
-            return self._outside.at(product.dense.load, places)
+            return self._outside.at(product.dense.index, places)
+
+        buffer = product.dense.buffer
 
         def together() -> None:
-            with loop("f", T.vectorized(lanes) if lanes > 1 else T.serial(1)) as f:
-                T.buffer_store(self._b, value(f), [f])
+            load_chunk(self._b, [cast(0, "int32")], buffer, index_of(0), lanes)
 
         def one_by_one() -> None:
             with loop("f", T.unroll(lanes)) as f:
                 within = self._feature + cast(f, "int64") < self._features
-                chosen = tirx.if_then_else(within, value(f), cast_zero(product.dtype))
+                value = tirx.BufferLoad(buffer, [index_of(f)])
+                chosen = tirx.if_then_else(within, value, cast(0, product.dtype))
                 T.buffer_store(self._b, chosen, [f])
 
         choose(self._is_wide, together, one_by_one)
@@ -170,20 +174,23 @@ class _RowsProgram:
         product, tile = self.product, self.tile
         nest = product.nest
 
+        def here(i: Expr, f: Expr | int) -> dict[Var, Expr]:
+            feature = self._feature + cast(f, "int64")
+            return {product.row: self._first_row + i, product.feature: feature}
+
+        def total(i: Expr, f: Expr | int) -> Expr:
+            return self._outside.at(nest.init, here(i, f)) + tirx.BufferLoad(self._sums, [i, f])
+
         def store(i: Expr, f: Expr) -> None:
-            here = {
-                product.row: self._first_row + i,
-                product.feature: self._feature + cast(f, "int64"),
-            }
-            total = self._outside.at(nest.init, here) + tirx.BufferLoad(self._sums, [i, f])
-            T.buffer_store(
-                nest.result, cast(total, self._out), [self._outside.at(nest.index, here)]
-            )
+            index = self._outside.at(nest.index, here(i, f))
+            T.buffer_store(nest.result, cast(total(i, f), self._out), [index])
 
         def together(i: Expr) -> None:
-            plain = tile.lanes > 1 and not buffers_loaded([nest.init])
-            with loop("f", T.vectorized(tile.lanes) if plain else T.unroll(tile.lanes)) as f:
-                store(i, f)
+            if self._stores is None:
+                with loop("f", T.unroll(tile.lanes)) as f:
+                    store(i, f)
+                return
+            self._stores.store(self._outside.at(nest.index, here(i, 0)), lambda f: total(i, f))
 
         def one_by_one(i: Expr) -> None:
             with (
@@ -199,8 +206,3 @@ class _RowsProgram:
                 tests.append(self._first_row + i < product.rows)
             with when(*tests):
                 choose(self._is_wide, lambda: together(i), lambda: one_by_one(i))
-
-
-def cast_zero(dtype: str) -> Expr:
-    """Return zero."""
-    return tirx.const(0, dtype)

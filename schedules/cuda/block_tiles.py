@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 
 from tvm import DataType
 
-from .tensor_cores import WARP, fragment_shape
+from .fragments import WARP, fragment_shape
 
-__all__ = ["BlockRowsTile", "BlockTile", "DotBlockTile", "arrange_warps", "round_up", "thread_tile"]
+__all__ = [
+    "BlockRowsTile",
+    "BlockTile",
+    "DotBlockTile",
+    "arrange_warps",
+    "check_tensor_tile",
+    "round_up",
+    "thread_tile",
+]
 
 #: Features of a tile where their number is symbolic.
 _FEATURES = 64
@@ -90,6 +99,33 @@ class BlockTile:
         depth = max(shape.depth, _DEPTH_BYTES // _bytes(dtype))
         return BlockTile(rows, wide, depth, warps)
 
+    @staticmethod
+    def candidates(
+        block: tuple[int, int], features: int | None = None, dtype: str = "float16"
+    ) -> list[BlockTile]:
+        """Return tiles that are worth being measured, the default first; parameters as its.
+
+        Examples
+        --------
+        >>> from tvm_sparse.schedules.cuda.block_tiles import BlockTile
+        >>> len(BlockTile.candidates((16, 16), 64)), len(BlockTile.candidates((64, 64), 128))
+        (30, 48)
+        """
+        default = BlockTile.default(block, features, dtype)
+        shape = fragment_shape(dtype, block[0])
+        found = [default]
+        for wide in (default.features // 2, default.features):
+            counts = default.rows // shape.rows, wide // shape.columns
+            for warps, depth, stages in product((1, 2, 4, 8), (1, 2), (2, 3, 4)):
+                tile = BlockTile(default.rows, max(1, wide), depth * default.depth, warps, stages)
+                if (
+                    wide % shape.columns == 0
+                    and arrange_warps(warps, *counts)
+                    and tile not in found
+                ):
+                    found.append(tile)
+        return found
+
 
 @dataclass(frozen=True)
 class BlockRowsTile:
@@ -138,7 +174,7 @@ class BlockRowsTile:
         >>> BlockRowsTile.default((4, 4), 128)
         BlockRowsTile(rows=4, lanes=4, warps=4)
         """
-        widest = max(1, min(_WIDEST, 16 // _bytes(dtype)))
+        widest = 1 if dtype == "bool" else max(1, min(_WIDEST, 16 // _bytes(dtype)))
         wanted = _FEATURES if features is None else features
         lanes = min(widest, _power_of_two(-(-wanted // 32)))
         rows = next(size for size in range(_ACCUMULATORS // lanes, 0, -1) if block[0] % size == 0)
@@ -165,7 +201,7 @@ class DotBlockTile:
         Copy to shared memory without registers in between.
     tensor_cores : bool
         Multiply on tensor cores, which round float32 to tf32; otherwise on CUDA cores, where each thread
-        computes up to four rows and columns of a part, and threads must be enough for all parts.
+        computes a few rows and columns of a part, and threads must be enough for all parts.
 
     Raises
     ------
@@ -212,7 +248,7 @@ tensor_cores=True)
         if not tensor_cores:
             sizes = [min(round_up(size, thread_tile(size)), _MOST_ROWS) for size in block]
             threads = (sizes[0] // thread_tile(sizes[0])) * (sizes[1] // thread_tile(sizes[1]))
-            warps = -(-threads // WARP)
+            warps = max(_MOST_WARPS, -(-threads // WARP))
             return DotBlockTile(*sizes, warps * WARP // threads, depth, warps, tensor_cores=False)
         shape = fragment_shape(dtype, 16)
         rows = min(round_up(block[0], shape.rows), _MOST_ROWS)
@@ -224,6 +260,76 @@ tensor_cores=True)
         return DotBlockTile(
             rows, columns, _MOST_WARPS // each, max(shape.depth, depth), _MOST_WARPS
         )
+
+    @staticmethod
+    def candidates(block: tuple[int, int], dtype: str = "float16") -> list[DotBlockTile]:
+        """Return tiles of tensor cores that are worth being measured, the default first.
+
+        Examples
+        --------
+        >>> from tvm_sparse.schedules.cuda.block_tiles import DotBlockTile
+        >>> len(DotBlockTile.candidates((16, 16)))
+        16
+        """
+        default = DotBlockTile.default(block, dtype)
+        return [default, *(tile for tile in _split_of(default) if tile != default)]
+
+
+def _split_of(default: DotBlockTile) -> list[DotBlockTile]:
+    """Tiles with other numbers of parts, depths and stages."""
+    each = default.warps // default.parts
+    return [
+        replace(
+            default, parts=parts, warps=parts * each, depth=depth * default.depth, stages=stages
+        )
+        for parts, depth, stages in product((1, 2, 4, 8), (1, 2), (2, 3))
+        if parts * each <= 8
+    ]
+
+
+def check_tensor_tile(
+    dtype: str, rows: int, columns: int, depth: int, warps: int, sum_dtype: str, same_dtype: bool
+) -> tuple[int, int]:
+    """Return how warps share a tile on tensor cores; see :func:`arrange_warps`.
+
+    Parameters
+    ----------
+    dtype : str
+        Of the operands, if `same_dtype`.
+    rows, columns, depth, warps : int
+        The tile.
+    sum_dtype : str
+        In which the program adds up.
+    same_dtype : bool
+        Whether both operands have the same dtype.
+
+    Raises
+    ------
+    ValueError
+        If tensor cores do not multiply the dtypes, or the tile does not consist of fragments.
+    """
+    if not same_dtype or sum_dtype != "float32":
+        raise ValueError(
+            f"tile: expected operands of one dtype and sums in float32 for tensor cores, found {dtype} and "
+            f"sums in {sum_dtype}"
+        )
+    shape = fragment_shape(dtype, rows)
+    for name, size, least in (
+        ("rows", rows, shape.rows),
+        ("columns or features", columns, shape.columns),
+        ("depth", depth, shape.depth),
+    ):
+        if size % least:
+            raise ValueError(
+                f"tile: expected a multiple of {least} {name} for {dtype}, found {size}"
+            )
+    counts = rows // shape.rows, columns // shape.columns
+    arranged = arrange_warps(warps, *counts)
+    if arranged is None:
+        raise ValueError(
+            f"tile: expected warps that share {counts[0]} x {counts[1]} fragments, found {warps}"
+        )
+    return arranged
 
 
 def arrange_warps(warps: int, down: int, across: int) -> tuple[int, int] | None:
@@ -267,7 +373,7 @@ def _power_of_two(number: int) -> int:
 
 def thread_tile(size: int) -> int:
     """Return how many rows or columns of a block of a size a thread computes on CUDA cores."""
-    return min(4, _power_of_two(size))
+    return 4 if size >= 32 else 2 if size >= 8 else 1
 
 
 def round_up(number: int, multiple: int) -> int:

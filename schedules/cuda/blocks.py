@@ -1,50 +1,29 @@
 """SpMM with blocks of entries on tensor cores: a thread block for rows of a block and a tile of features.
 
 The parts of a lowered program are replaced by tile programs, whose loops TVM's ``tensorize`` then maps to
-tensor cores. Stock primitives do not get there by themselves: operands lie in flat buffers, of which a tile has
-no two-dimensional region, and every product has a test for padding, which no tensor core makes.
+tensor cores. Stock primitives do not get there by themselves: operands lie in flat buffers, of which a
+tile has no two-dimensional region, and every product has a test for padding, which no tensor core makes.
 
-Padding needs no test here, as zeros add nothing, unless they are multiplied by what is infinite or no number.
-The sum is then no number, so that sums that are none are added up again, entry by entry.
+Padding needs no test here, as zeros add nothing, unless multiplied by what is infinite or no number. The
+sum is then no number, so that sums that are none are added up again, entry by entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from tvm import s_tir, tirx
-from tvm.ir import Expr, Var
+from tvm import s_tir
 from tvm.target import Target
-from tvm.tirx.script import builder as T
 
 from ..cpu.part_blocks import blocks_of
-from .block_nests import buffers_loaded, read_nest
-from .block_products import BlockProduct, Outside, Steps
+from .block_nests import read_nest
+from .block_products import BlockProduct
+from .block_program import BlockProgram
 from .block_rows import rows_program
-from .block_tiles import BlockRowsTile, BlockTile, arrange_warps
+from .block_tiles import BlockRowsTile, BlockTile
 from .results import bind_others, round_at_once
-from .staging import (
-    Threads,
-    allocate,
-    axis,
-    barrier,
-    bind,
-    cast,
-    choose,
-    chunk_lanes,
-    copy_chunk,
-    copy_values,
-    everything,
-    everything_of,
-    kernel,
-    loop,
-    pipeline,
-    when,
-)
-from .tensor_cores import WarpProduct, fragment_shape
-from .warp_sums import WarpSums
 
-__all__ = ["schedule", "schedule_part"]
+__all__ = ["schedule", "schedule_part", "takes"]
 
 
 def schedule(
@@ -65,9 +44,9 @@ def schedule(
     parts : sequence of str
         Names of the parts.
     tile : BlockTile or BlockRowsTile, optional
-        The tile, of tensor cores or of CUDA cores. Tensor cores round float32 to tf32 (10 bits of mantissa),
-        so that they are taken for it only if asked for. By default blocks of eight rows or more are
-        multiplied by tensor cores in half precision, others by CUDA cores.
+        The tile, of tensor cores or of CUDA cores. Tensor cores round float32 to tf32 (10 bits of
+        mantissa), so that they are taken for it only if asked for. By default blocks of eight rows or more
+        are multiplied by tensor cores in half precision, others by CUDA cores.
     target : tvm.target.Target, str, dict or None
         Not looked at.
     name : str
@@ -84,6 +63,19 @@ def schedule(
     for part in parts:
         schedule_part(sch, f"{name}_{part}", tile=tile, alone=len(parts) == 1)
     bind_others(sch, [f"{name}_{part}" for part in parts])
+
+
+def takes(sch: s_tir.Schedule, iteration: str) -> bool:
+    """Whether an iteration goes over blocks of entries and dense features, and can be scheduled here.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        The schedule.
+    iteration : str
+        Name of the iteration.
+    """
+    return BlockProduct.of(read_nest(sch, blocks_of(sch, iteration))) is not None
 
 
 def schedule_part(
@@ -119,7 +111,7 @@ def schedule_part(
     if isinstance(chosen, BlockRowsTile):
         sch.state.replace(sch.get_sref(product.nest.loop), rows_program(product, chosen), {})
         return
-    program = _TileProgram(product, chosen)
+    program = BlockProgram(product, chosen)
     sch.state.replace(sch.get_sref(product.nest.loop), program.build(), {})
     program.sums.tensorize(sch)
 
@@ -130,275 +122,3 @@ def _default_tile(product: BlockProduct) -> BlockTile | BlockRowsTile:
     if halves and product.has_one_dtype and product.rows >= 8:
         return BlockTile.default(block, features, product.dtype)
     return BlockRowsTile.default(block, features, product.dtype)
-
-
-class _TileProgram:
-    """The tile program of a product; its methods emit one phase each."""
-
-    def __init__(self, product: BlockProduct, tile: BlockTile) -> None:
-        self.product, self.tile = product, tile
-        shape = fragment_shape(product.dtype, tile.rows)
-        down, self._abreast = arrange_warps(
-            tile.warps, tile.rows // shape.rows, tile.features // shape.columns
-        )
-        self._warp = WarpProduct(
-            tile.rows // down,
-            tile.features // self._abreast,
-            product.dtype,
-            a_by_columns=product.by_columns,
-        )
-        self.sums = WarpSums(self._warp)
-
-    def build(self) -> tirx.For:
-        """Return the loop that takes the place of the product's."""
-        product, tile = self.product, self.tile
-        self._strips, self._row_tiles = product.strips, -(-product.rows // tile.rows)
-        feature_tiles = tirx.ceildiv(cast(product.features, "int64"), cast(tile.features, "int64"))
-        total = cast(self._strips, "int64") * self._row_tiles * feature_tiles
-        return kernel(product.nest.name, total, tile.warps, self._allocate, self._body)
-
-    def _body(self, where: Var, warp: Var, lane: Var) -> None:
-        self._place(where)
-        self._threads = Threads(warp, lane, self.tile.warps)
-        self._warp_row = tirx.truncdiv(warp, self._abreast) * self._warp.rows
-        self._warp_column = tirx.truncmod(warp, self._abreast) * self._warp.columns
-        self.sums.fill()
-        pipeline(self._steps.number, self.tile.stages, self._fetch, self._multiply)
-        barrier()
-        self.sums.store(self._c, self._warp_row, self._warp_column)
-        barrier()
-        self._write()
-
-    def _allocate(self) -> None:
-        product, tile = self.product, self.tile
-        a_shape = (tile.depth, tile.rows) if product.by_columns else (tile.rows, tile.depth)
-        b_shape = (tile.depth, tile.features)
-        out = str(product.nest.result.ty.dtype)
-        self._a = allocate("a_staged", (tile.stages, *a_shape), product.dtype, "shared.dyn")
-        self._b = allocate("b_staged", (tile.stages, *b_shape), product.dtype, "shared.dyn")
-        self._c = allocate("c_staged", (tile.rows, tile.features), "float32", "shared.dyn")
-        self.sums.allocate()
-        self._held = allocate("held", (chunk_lanes(out),), "float32", "local")
-        self._exact = allocate("exact", (1,), "float32", "local")
-        T.reads(*map(everything_of, buffers_loaded(product.nest.expressions)))
-        T.writes(everything_of(product.nest.result))
-
-    def _place(self, where: Var) -> None:
-        """Compute what the thread block works on."""
-        product, tile = self.product, self.tile
-        number = cast(where, "int32")
-        strip = bind("strip", tirx.truncmod(number, self._strips))
-        rest = bind("rest", tirx.truncdiv(number, self._strips))
-        self._first_row = tirx.truncmod(rest, self._row_tiles) * tile.rows
-        feature_tile = cast(tirx.truncdiv(rest, self._row_tiles), "int64")
-        self._first_feature = bind("first_feature", feature_tile * tile.features)
-        self._outside = Outside(product, strip)
-        self._features = cast(product.features, "int64")
-        count = bind("count", self._outside.at(product.count))
-        self._steps = Steps(product, tile.depth, count)
-
-    def _fetch(self, step: Expr, stage: Expr) -> None:
-        tile = self.tile
-        with T.sblock("fetch"):
-            vstep = axis("vstep", T.axis.opaque(self._steps.number, step))
-            vstage = axis("vstage", T.axis.opaque(tile.stages, stage))
-            T.reads(*map(everything_of, buffers_loaded(self.product.nest.expressions)))
-            T.writes(*(_stage(buffer, vstage) for buffer in (self._a, self._b)))
-            T.sblock_attr({"buffer_dim_align": [[0, 1, *self._a_pitch], [1, 1, *self._b_pitch]]})
-            self._fetch_values(vstep, vstage)
-            choose(
-                self._is_wide,
-                lambda: self._fetch_dense(vstep, vstage),
-                lambda: self._fetch_dense_values(vstep, vstage),
-            )
-
-    @property
-    def _a_pitch(self) -> tuple[int, int]:
-        """Modulus and remainder of a staged row's length, for which no two threads meet at a bank."""
-        if self.product.dtype != "float32":
-            return 16, 8
-        return (32, 8) if self.product.by_columns else (8, 4)
-
-    @property
-    def _b_pitch(self) -> tuple[int, int]:
-        return (16, 8) if self.product.dtype != "float32" else (32, 8)
-
-    @property
-    def _is_wide(self) -> Expr | bool:
-        """Whether rows of the dense operand and of the result are aligned to vectors."""
-        lanes = chunk_lanes(self.product.dtype)
-        known = self.product.known_features
-        if known is not None:
-            return known % lanes == 0
-        return tirx.truncmod(self._features, cast(lanes, "int64")) == cast(0, "int64")
-
-    def _fetch_values(self, step: Expr, stage: Expr) -> None:
-        product, tile = self.product, self.tile
-        lines, length = self._a.ty.shape[1:]
-        lanes = chunk_lanes(
-            product.dtype, product.rows if product.by_columns else product.columns, int(length)
-        )
-        chunks = int(length) // lanes
-
-        def copy(piece: Expr) -> None:
-            line, first = tirx.truncdiv(piece, chunks), tirx.truncmod(piece, chunks) * lanes
-            k, row = (line, first) if product.by_columns else (first, line)
-            along_k, along_rows = (1, lanes) if product.by_columns else (lanes, 1)
-            places, conditions = self._steps.entry(step, k, along_k)
-            row = self._first_row + row
-            if product.rows % tile.rows:
-                conditions.append(row < product.rows)
-                row = tirx.min(row, product.rows - along_rows)
-            index = self._outside.at(product.values.index, {**places, product.row: row})
-            valid = everything(conditions)
-            buffer = product.values.buffer
-            copy_chunk(self._a, [stage, line, first], buffer, index, lanes, valid, tile.async_copy)
-
-        self._threads.share(int(lines) * chunks, copy)
-
-    def _fetch_dense(self, step: Expr, stage: Expr) -> None:
-        """Copy rows of the dense operand by vectors."""
-        product, tile = self.product, self.tile
-        lanes = chunk_lanes(product.dtype)
-
-        def copy(k: Expr, first: Expr, places: dict[Var, Expr], conditions: list[Expr]) -> None:
-            feature = self._first_feature + cast(first, "int64")
-            index = self._outside.at(product.dense.index, {**places, product.feature: feature})
-            valid = everything([*conditions, feature < self._features])
-            buffer = product.dense.buffer
-            copy_chunk(self._b, [stage, k, first], buffer, index, lanes, valid, tile.async_copy)
-
-        self._share_dense(step, copy)
-
-    def _fetch_dense_values(self, step: Expr, stage: Expr) -> None:
-        """Copy rows of the dense operand value by value."""
-        product = self.product
-        lanes = chunk_lanes(product.dtype)
-
-        def copy(k: Expr, first: Expr, places: dict[Var, Expr], conditions: list[Expr]) -> None:
-            def feature(lane: Expr) -> Expr:
-                return self._first_feature + cast(first + lane, "int64")
-
-            copy_values(
-                self._b,
-                [stage, k, first],
-                product.dense.buffer,
-                lambda lane: self._outside.at(
-                    product.dense.index, {**places, product.feature: feature(lane)}
-                ),
-                lambda lane: everything([*conditions, feature(lane) < self._features]),
-                T.serial(lanes),
-            )
-
-        self._share_dense(step, copy)
-
-    def _share_dense(self, step: Expr, copy: Callable[..., None]) -> None:
-        """Let threads copy what rows of the dense operand a step needs."""
-        product, tile = self.product, self.tile
-        lanes = chunk_lanes(product.dtype)
-        chunks = tile.features // lanes
-
-        def share(piece: Expr) -> None:
-            k, first = tirx.truncdiv(piece, chunks), tirx.truncmod(piece, chunks) * lanes
-            places, conditions = self._steps.entry(step, k)
-            tests = [self._outside.at(test, places) for test in product.entry_conditions]
-            copy(k, first, places, [*conditions, *tests])
-
-        self._threads.share(tile.depth * chunks, share)
-
-    def _multiply(self, stage: Expr) -> None:
-        def a_at(vstage: Var, row: Var, k: Var) -> Expr:
-            place = [self._warp_row + row, k]
-            return tirx.BufferLoad(
-                self._a, [vstage, *(place[::-1] if self.product.by_columns else place)]
-            )
-
-        def b_at(vstage: Var, k: Var, column: Var) -> Expr:
-            return tirx.BufferLoad(self._b, [vstage, k, self._warp_column + column])
-
-        self.sums.multiply(self.tile.stages, stage, self.tile.depth, a_at, b_at)
-
-    def _write(self) -> None:
-        """Write the tile to the result."""
-        product, tile = self.product, self.tile
-        lanes = chunk_lanes(str(product.nest.result.ty.dtype))
-        chunks = tile.features // lanes
-
-        def write(piece: Expr) -> None:
-            row, first = tirx.truncdiv(piece, chunks), tirx.truncmod(piece, chunks) * lanes
-            feature = self._first_feature + cast(first, "int64")
-            places = {product.row: self._first_row + row}
-            tests = [self._outside.at(test, places) for test in product.row_conditions]
-            if product.rows % tile.rows:
-                tests.append(self._first_row + row < product.rows)
-            with when(feature < self._features, *tests):
-                with loop("f", T.vectorized(lanes)) as f:
-                    T.buffer_store(self._held, tirx.BufferLoad(self._c, [row, first + f]), [f])
-                self._write_chunk(lanes, feature, places)
-
-        self._threads.share(tile.rows * chunks, write, unroll=False)
-
-    def _write_chunk(self, lanes: int, feature: Expr, places: dict[Var, Expr]) -> None:
-        """Write neighbouring sums; where one is no number, without what padding made of them."""
-        nest = self.product.nest
-
-        def here(lane: Expr) -> dict[Var, Expr]:
-            return {**places, self.product.feature: feature + cast(lane, "int64")}
-
-        def held(lane: Expr | int) -> Expr:
-            return tirx.BufferLoad(self._held, [lane])
-
-        def store(lane: Expr, total: Expr) -> None:
-            total = cast(total, str(nest.result.ty.dtype))
-            T.buffer_store(nest.result, total, [self._outside.at(nest.index, here(lane))])
-
-        def one_by_one(total_of: Callable[[Expr], Expr], frame) -> None:
-            with loop("f", frame) as f, when(feature + cast(f, "int64") < self._features):
-                store(f, self._outside.at(nest.init, here(f)) + total_of(f))
-
-        def together() -> None:
-            if buffers_loaded([nest.init]):
-                with loop("f", T.unroll(lanes)) as f:
-                    before = self._outside.at(nest.init, here(f))
-                    T.buffer_store(self._held, before + held(f), [f])
-            with loop("f", T.vectorized(lanes)) as f:
-                store(f, held(f))
-
-        total = held(0)
-        for lane in range(1, lanes):
-            total = total + held(lane)
-        with T.If(tirx.isnan(total)):
-            with T.Then():
-                one_by_one(
-                    lambda lane: self._exact_sum(feature + cast(lane, "int64"), places),
-                    T.serial(lanes),
-                )
-            with T.Else():
-                choose(self._is_wide, together, lambda: one_by_one(held, T.unroll(lanes)))
-
-    def _exact_sum(self, feature: Expr, places: dict[Var, Expr]) -> Expr:
-        """Add up the products of entries alone, as the program says."""
-        product = self.product
-        T.buffer_store(self._exact, tirx.const(0.0, "float32"), [0])
-        with (
-            loop("block", T.serial(self._steps.count)) as block,
-            loop("column", T.serial(product.columns)) as column,
-        ):
-            here = {
-                **places,
-                product.block: block,
-                product.column: column,
-                product.feature: feature,
-            }
-            tests = [*product.nest.conditions, *product.dense.conditions]
-            with when(*(self._outside.at(test, here) for test in tests)):
-                a, b = (
-                    tirx.Cast("float32", self._outside.at(factor.load, here))
-                    for factor in (product.values, product.dense)
-                )
-                T.buffer_store(self._exact, tirx.BufferLoad(self._exact, [0]) + a * b, [0])
-        return tirx.BufferLoad(self._exact, [0])
-
-
-def _stage(buffer: Var, stage: Var):
-    return buffer[(stage, *(slice(0, size) for size in buffer.ty.shape[1:]))]

@@ -1,4 +1,4 @@
-"""SpMM over formats on CUDA: rows a group of lanes, those of a format in one kernel; blocks a kernel each."""
+"""SpMM over formats on CUDA: a group of lanes for each row, parts of rows in one kernel, and blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What surrounds the parts of a decomposed operator on CUDA: initialisations, sums in float32, conversions."""
+"""What surrounds parts of a decomposed operator on CUDA: initialisations, sums, conversions."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from .rows import (
     share_elements,
     vectorize_moves,
 )
-from .tiles import THREADS, vector_width
+from .tiles import THREADS, WARP, vector_width
 
 __all__ = ["DotTile", "lowered", "schedule", "space"]
 
@@ -98,6 +98,8 @@ class DotTile:
         count = max(1, features // vector)
         lanes = 1
         while lanes < min(_LANES, count):
+            lanes *= 2
+        while lanes < WARP and -(-count // lanes) > _MOST_VECTORS:
             lanes *= 2
         vectors = min(_MOST_VECTORS, -(-count // lanes))
         return DotTile(vector, lanes, vectors, THREADS // lanes, _ENTRIES)

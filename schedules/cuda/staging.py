@@ -15,9 +15,10 @@ from tvm.script import tirx as operations
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T
 
-from .tensor_cores import WARP
+from .fragments import WARP
 
 __all__ = [
+    "ChunkStores",
     "Threads",
     "allocate",
     "axis",
@@ -32,6 +33,7 @@ __all__ = [
     "everything_of",
     "itemsize",
     "kernel",
+    "load_chunk",
     "loop",
     "pipeline",
     "when",
@@ -42,6 +44,8 @@ VECTOR_BYTES = 16
 #: Attribute of a kernel: thread blocks that must fit a multiprocessor. Told so, the assembler takes the
 #: registers that it needs; otherwise it spills some to make room for more thread blocks.
 _LEAST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
+#: Lanes of the longest vectors that CUDA has types for.
+_MOST_LANES = 4
 #: Sizes that asynchronous copies have.
 _ASYNC_BYTES = (4, 8, 16)
 
@@ -129,9 +133,11 @@ def everything_of(buffer: Var) -> tirx.BufferRegion:
     return buffer[tuple(slice(0, size) for size in buffer.ty.shape)]
 
 
-def bind(name: str, value: Expr) -> Var:
-    """Compute a value once and name it."""
-    return IRBuilder.name(name, T.Bind(value))
+def bind(name: str, value: Expr) -> Expr:
+    """Compute a value once and keep it in a register; what is let be may be computed at every use."""
+    register = allocate(name, (1,), str(value.ty.dtype), "local")
+    T.buffer_store(register, value, [0])
+    return tirx.BufferLoad(register, [0])
 
 
 def axis(name: str, var: Var) -> Var:
@@ -170,18 +176,31 @@ class Threads:
     def __init__(self, warp: Expr, lane: Expr, warps: int) -> None:
         self._thread, self._count = warp * WARP + lane, warps * WARP
 
-    def share(self, pieces: int, body: Callable[[Expr], None], unroll: bool = True) -> None:
-        """Let every thread do its share of `pieces`, neighbours next to each other."""
-        rounds = -(-pieces // self._count)
-        with loop("round", (T.unroll if unroll else T.serial)(rounds)) as number:
+    def share(self, pieces: int, body: Callable[[Expr, Expr], None], unroll: bool = True) -> None:
+        """Let every thread do its share of `pieces`, neighbours next to each other.
+
+        Parameters
+        ----------
+        pieces : int
+            How many.
+        body : function of (piece, round)
+            Emits what is done for a piece; a thread has one in each round.
+        unroll : bool
+            Whether rounds are unrolled, so that what a thread keeps for each stays in registers.
+        """
+        with loop("round", (T.unroll if unroll else T.serial)(self.rounds(pieces))) as number:
             piece = number * self._count + self._thread
             with when(*[piece < pieces] * (pieces % self._count > 0)):
-                body(piece)
+                body(piece, number)
+
+    def rounds(self, pieces: int) -> int:
+        """Return in how many rounds the threads do `pieces`."""
+        return -(-pieces // self._count)
 
 
 def chunk_lanes(dtype: str, *sizes: int) -> int:
     """Return how many values a copy takes at once, a divisor of all sizes."""
-    lanes = VECTOR_BYTES // itemsize(dtype)
+    lanes = 1 if dtype == "bool" else VECTOR_BYTES // itemsize(dtype)  # CUDA has no vectors of bool
     while any(size % lanes for size in sizes):
         lanes //= 2
     return lanes
@@ -200,6 +219,7 @@ def copy_chunk(
     lanes: int,
     valid: Expr,
     is_async: bool,
+    is_shared: bool = False,
 ) -> None:
     """Copy neighbouring values to shared memory, or zeros.
 
@@ -215,13 +235,19 @@ def copy_chunk(
         Whether there are values; zeros are written otherwise.
     is_async : bool
         Copy asynchronously where a chunk has a size for it.
+    is_shared : bool
+        Whether other copies of the thread block take the same values, so that the first cache is of use.
     """
     size = lanes * itemsize(str(target.ty.dtype))
     if not is_async or size not in _ASYNC_BYTES:
-        frame = T.vectorized(lanes) if lanes > 1 else T.serial(1)
-        copy_values(target, place, source, lambda lane: index + cast(lane, "int64"), valid, frame)
+        together = min(lanes, _MOST_LANES)
+        for first in range(0, lanes, together):
+            frame = T.vectorized(together) if together > 1 else T.serial(1)
+            to = [*place[:-1], place[-1] + first]
+            begin = index + cast(first, "int64")
+            copy_values(target, to, source, lambda v, at=begin: at + cast(v, "int64"), valid, frame)
         return
-    cached = "cg" if size == VECTOR_BYTES else "ca"  # 16 bytes may go past the first cache
+    cached = "cg" if size == VECTOR_BYTES and not is_shared else "ca"
     copy = operations.ptx[f"cp.async.{cached}.shared.global"]
     present = tirx.Select(valid, tirx.const(size, "uint32"), tirx.const(0, "uint32"))
     here = operations.address_of(tirx.BufferLoad(target, list(place)))
@@ -256,6 +282,70 @@ def copy_values(
         value = tirx.BufferLoad(source, [index_of(lane)])
         chosen = tirx.if_then_else(present, value, tirx.const(0, str(target.ty.dtype)))
         T.buffer_store(target, chosen, [*before, last + lane])
+
+
+def load_chunk(target: Var, place: Sequence[Expr], source: Var, index: Expr, lanes: int) -> None:
+    """Load neighbouring values to registers at once.
+
+    Parameters
+    ----------
+    target, place
+        Registers, and the first of them.
+    source, index
+        Where from, a flat buffer in global memory; aligned to the chunk.
+    lanes : int
+        How many.
+    """
+    dtype = str(target.ty.dtype)
+    *before, first = place
+    if itemsize(dtype) != 4 or lanes == 1:  # vectors of others come apart as well as together
+        with loop("v", T.vectorized(lanes) if lanes > 1 else T.serial(1)) as v:
+            value = tirx.BufferLoad(source, [index + cast(v, "int64")])
+            T.buffer_store(target, value, [*before, first + v])
+        return
+    kind = "f32" if dtype == "float32" else "b32"
+    registers = [tirx.BufferLoad(target, [*before, first + lane]) for lane in range(lanes)]
+    there = operations.address_of(tirx.BufferLoad(source, [index]))
+    T.evaluate(operations.ptx[f"ld.global.v{lanes}.{kind}"](*registers, there))
+
+
+class ChunkStores:
+    """Stores of neighbouring values to global memory at once.
+
+    The compiler takes a vector that is computed value by value apart, and does not always put it together
+    again, so that the instruction is given.
+
+    Parameters
+    ----------
+    target : Var
+        Where to, a flat buffer of 16 or 32 bits a value.
+    lanes : int
+        Values of a chunk, 4 bytes or more; chunks are aligned to their size.
+    """
+
+    def __init__(self, target: Var, lanes: int) -> None:
+        self._target, self._lanes = target, lanes
+        self._dtype = str(target.ty.dtype)
+        is_narrow = itemsize(self._dtype) == 2
+        self._rounded = allocate("rounded", (lanes,), self._dtype, "local") if is_narrow else None
+
+    @staticmethod
+    def suit(dtype: str, lanes: int) -> bool:
+        """Whether values of a dtype can be stored so."""
+        return itemsize(dtype) in (2, 4) and itemsize(dtype) * lanes >= 4
+
+    def store(self, index: Expr, value_of: Callable[[int], Expr]) -> None:
+        """Store values from an index on; `value_of` gives that of a lane, in any dtype."""
+        values = [cast(value_of(lane), self._dtype) for lane in range(self._lanes)]
+        if self._rounded is not None:
+            for lane, value in enumerate(values):
+                T.buffer_store(self._rounded, value, [lane])
+            pairs = range(0, self._lanes, 2)
+            values = [tirx.BufferLoad(self._rounded, [tirx.Ramp(lane, 1, 2)]) for lane in pairs]
+        words = [operations.reinterpret("uint32", value) for value in values]
+        vector = f".v{len(words)}" if len(words) > 1 else ""
+        there = operations.address_of(tirx.BufferLoad(self._target, [index]))
+        T.evaluate(operations.ptx[f"st.global{vector}.b32"](there, *words))
 
 
 def pipeline(

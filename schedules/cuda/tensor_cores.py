@@ -2,127 +2,56 @@
 
 TVM's own cover one fragment of 16 x 16 x 16 in float16 and 8-bit integers. Those here multiply all the
 fragments of a warp's tile, straight from shared memory, for float16, bfloat16 and float32, each operand
-stored by rows or by columns. Values of float32 are rounded to tf32 (10 bits of mantissa); sums are kept in
-float32 for all. Tiles of eight rows use fragments of 8 x 32 x 16.
+stored by rows or by columns. Values of float32 are rounded to tf32 (10 bits of mantissa); sums are kept
+in float32 for all. Tiles of eight rows use fragments of 8 x 32 x 16.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Literal
 
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 from tvm.tirx import PrimFunc
 
-__all__ = ["WARP", "FragmentShape", "WarpProduct", "fragment_shape"]
+from .fragments import WarpProduct
+from .tf32 import tf32_function
 
-#: Lanes of a warp.
-WARP = 32
+__all__ = ["fill_intrinsic", "multiply_intrinsic", "store_intrinsic"]
 
 _OPERANDS = "shared.dyn"
 _SUMS = "wmma.accumulator"
 
 
-@dataclass(frozen=True)
-class FragmentShape:
-    """What one instruction multiplies: ``rows x depth`` by ``depth x columns``."""
-
-    rows: int
-    columns: int
-    depth: int
-
-
-def fragment_shape(dtype: str, rows: int) -> FragmentShape:
-    """Return the fragments for a tile.
-
-    Parameters
-    ----------
-    dtype : str
-        Of the operands: ``"float16"``, ``"bfloat16"`` or ``"float32"``.
-    rows : int
-        Rows of the tile.
-
-    Raises
-    ------
-    ValueError
-        If tensor cores do not multiply this dtype.
+def multiply_intrinsic(product: WarpProduct) -> str:
+    """Return the intrinsic for ``C[i, j] = C[i, j] + A[i, k] * B[k, j]``, one fragment deep.
 
     Examples
     --------
-    >>> from tvm_sparse.schedules.cuda.tensor_cores import fragment_shape
-    >>> fragment_shape("float16", 8), fragment_shape("float32", 8).rows
-    (FragmentShape(rows=8, columns=32, depth=16), 16)
-    """
-    if dtype == "float32":
-        return FragmentShape(16, 16, 8)
-    if dtype in ("float16", "bfloat16"):
-        return FragmentShape(8, 32, 16) if rows <= 8 else FragmentShape(16, 16, 16)
-    raise ValueError(
-        f"dtype: expected float16, bfloat16 or float32 for tensor cores, found {dtype}"
-    )
-
-
-@dataclass(frozen=True)
-class WarpProduct:
-    """The product that a warp adds to its tile of the result.
-
-    Parameters
-    ----------
-    rows, columns : int
-        The tile, multiples of the fragments' sizes.
-    dtype : str
-        Of the operands, which lie in dynamic shared memory.
-    a_by_columns, b_by_columns : bool
-        Whether an operand is stored transposed: ``A[k, i]``, ``B[j, k]``.
-
-    Examples
-    --------
-    >>> from tvm_sparse.schedules.cuda.tensor_cores import WarpProduct
-    >>> WarpProduct(16, 32, "bfloat16").multiply
+    >>> from tvm_sparse.schedules.cuda.fragments import WarpProduct
+    >>> from tvm_sparse.schedules.cuda.tensor_cores import multiply_intrinsic
+    >>> multiply_intrinsic(WarpProduct(16, 32, "bfloat16"))
     'tvm_sparse.warp_multiply_16x32_bfloat16'
     """
+    by_columns = f"{'_at' * product.a_by_columns}{'_bt' * product.b_by_columns}"
+    build = _multiply_tf32 if product.dtype == "float32" else _multiply_halves
+    return _registered(f"multiply_{_size(product)}_{product.dtype}{by_columns}", build, product)
 
-    rows: int
-    columns: int
-    dtype: str
-    a_by_columns: bool = False
-    b_by_columns: bool = False
 
-    @property
-    def shape(self) -> FragmentShape:
-        """The fragments that the tile consists of."""
-        return fragment_shape(self.dtype, self.rows)
+def fill_intrinsic(product: WarpProduct) -> str:
+    """Return the intrinsic for ``C[i, j] = 0``."""
+    return _registered(f"fill_{_size(product)}_{_fragments(product)}", _fill, product)
 
-    @property
-    def counts(self) -> tuple[int, int]:
-        """Numbers of fragments along rows and columns."""
-        return self.rows // self.shape.rows, self.columns // self.shape.columns
 
-    @property
-    def multiply(self) -> str:
-        """Intrinsic for ``C[i, j] = C[i, j] + A[i, k] * B[k, j]``, one fragment deep."""
-        by_columns = f"{'_at' * self.a_by_columns}{'_bt' * self.b_by_columns}"
-        build = _multiply_tf32 if self.dtype == "float32" else _multiply_halves
-        return _registered(f"multiply_{self._size}_{self.dtype}{by_columns}", build, self)
+def store_intrinsic(product: WarpProduct) -> str:
+    """Return the intrinsic for ``S[i, j] = C[i, j]`` with ``S`` in shared memory."""
+    return _registered(f"store_{_size(product)}_{_fragments(product)}", _store, product)
 
-    @property
-    def fill(self) -> str:
-        """Intrinsic for ``C[i, j] = 0``."""
-        return _registered(f"fill_{self._size}_{self._fragments}", _fill, self)
 
-    @property
-    def store(self) -> str:
-        """Intrinsic for ``S[i, j] = C[i, j]`` with ``S`` in shared memory."""
-        return _registered(f"store_{self._size}_{self._fragments}", _store, self)
+def _size(product: WarpProduct) -> str:
+    return f"{product.rows}x{product.columns}"
 
-    @property
-    def _size(self) -> str:
-        return f"{self.rows}x{self.columns}"
 
-    @property
-    def _fragments(self) -> str:
-        return f"m{self.shape.rows}n{self.shape.columns}k{self.shape.depth}"
+def _fragments(product: WarpProduct) -> str:
+    return f"m{product.shape.rows}n{product.shape.columns}k{product.shape.depth}"
 
 
 def _registered(name: str, build, product: WarpProduct) -> str:
@@ -134,8 +63,8 @@ def _registered(name: str, build, product: WarpProduct) -> str:
 
 def _multiply_description(product: WarpProduct) -> PrimFunc:
     rows, columns, depth = product.rows, product.columns, product.shape.depth
-    dtype, swap_a, swap_b = product.dtype, product.a_by_columns, product.b_by_columns
-    a_shape, b_shape = _swapped(rows, depth, swap_a), _swapped(depth, columns, swap_b)
+    dtype, a_shape, b_shape = product.dtype, product.a_shape, product.b_shape
+    swap_a, swap_b = product.a_by_columns, product.b_by_columns
 
     @T.prim_func(s_tir=True)
     def description(a: T.handle, b: T.handle, c: T.handle) -> None:
@@ -152,8 +81,8 @@ def _multiply_description(product: WarpProduct) -> PrimFunc:
             for i, j, k in T.grid(rows, columns, depth):
                 with T.sblock("multiply"):
                     vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-                    ai, ak = T.meta_var(_swapped(vi, vk, swap_a))
-                    bk, bj = T.meta_var(_swapped(vk, vj, swap_b))
+                    ai, ak = T.meta_var((vk, vi) if swap_a else (vi, vk))
+                    bk, bj = T.meta_var((vj, vk) if swap_b else (vk, vj))
                     C[vi, vj] = C[vi, vj] + T.Cast("float32", A[ai, ak]) * T.Cast(
                         "float32", B[bk, bj]
                     )
@@ -165,9 +94,9 @@ def _multiply_halves(product: WarpProduct) -> tuple[PrimFunc, PrimFunc]:
     """Multiply with TVM's operations on fragments."""
     rows, columns, shape = product.rows, product.columns, product.shape
     m, n, k = shape.rows, shape.columns, shape.depth
-    dtype, swap_a, swap_b = product.dtype, product.a_by_columns, product.b_by_columns
-    a_shape, b_shape = _swapped(rows, k, swap_a), _swapped(k, columns, swap_b)
-    a_layout, b_layout = _layout(swap_a), _layout(swap_b)
+    dtype, a_shape, b_shape = product.dtype, product.a_shape, product.b_shape
+    swap_a, swap_b = product.a_by_columns, product.b_by_columns
+    a_layout, b_layout = product.layouts
     down, across = product.counts
 
     @T.prim_func(s_tir=True)
@@ -248,10 +177,9 @@ def _multiply_halves(product: WarpProduct) -> tuple[PrimFunc, PrimFunc]:
 
 def _multiply_tf32(product: WarpProduct) -> tuple[PrimFunc, PrimFunc]:
     """Multiply by a device function: TVM declares no fragments of tf32."""
-    rows, columns, depth = product.rows, product.columns, product.shape.depth
-    swap_a, swap_b = product.a_by_columns, product.b_by_columns
-    a_shape, b_shape = _swapped(rows, depth, swap_a), _swapped(depth, columns, swap_b)
-    name, source = _tf32_function(product)
+    rows, columns = product.rows, product.columns
+    a_shape, b_shape = product.a_shape, product.b_shape
+    name, source = tf32_function(product)
 
     @T.prim_func(s_tir=True)
     def implementation(a: T.handle, b: T.handle, c: T.handle) -> None:
@@ -295,42 +223,6 @@ def _multiply_tf32(product: WarpProduct) -> tuple[PrimFunc, PrimFunc]:
             )
 
     return _multiply_description(product), implementation
-
-
-def _tf32_function(product: WarpProduct) -> tuple[str, str]:
-    """Return name and source of the function that multiplies a tile in tf32."""
-    down, across = product.counts
-    a_layout, b_layout = _layout(product.a_by_columns), _layout(product.b_by_columns)
-    a_step = "1" if product.a_by_columns else "a_step"
-    b_step = "b_step" if product.b_by_columns else "1"
-    name = f"tvm_sparse_multiply_tf32_{down}x{across}_{a_layout[0]}{b_layout[0]}"
-    fragment = "nvcuda::wmma::fragment<nvcuda::wmma::{}, 16, 16, 8, {}>"
-    sums = fragment.format("accumulator", "float")
-    a = fragment.format("matrix_a", f"nvcuda::wmma::precision::tf32, nvcuda::wmma::{a_layout}")
-    b = fragment.format("matrix_b", f"nvcuda::wmma::precision::tf32, nvcuda::wmma::{b_layout}")
-    source = f"""
-__forceinline__ __device__ void {name}({sums} (&sums)[{down * across}], const float* a, int a_step, const float* b, int b_step) {{
-  {b} b_parts[{across}];
-#pragma unroll
-  for (int j = 0; j < {across}; ++j) {{
-    nvcuda::wmma::load_matrix_sync(b_parts[j], b + j * 16 * {b_step}, b_step);
-#pragma unroll
-    for (int t = 0; t < b_parts[j].num_elements; ++t)
-      b_parts[j].x[t] = nvcuda::wmma::__float_to_tf32(b_parts[j].x[t]);
-  }}
-#pragma unroll
-  for (int i = 0; i < {down}; ++i) {{
-    {a} a_part;
-    nvcuda::wmma::load_matrix_sync(a_part, a + i * 16 * {a_step}, a_step);
-#pragma unroll
-    for (int t = 0; t < a_part.num_elements; ++t) a_part.x[t] = nvcuda::wmma::__float_to_tf32(a_part.x[t]);
-#pragma unroll
-    for (int j = 0; j < {across}; ++j)
-      nvcuda::wmma::mma_sync(sums[i * {across} + j], a_part, b_parts[j], sums[i * {across} + j]);
-  }}
-}}
-"""
-    return name, source
 
 
 def _fill(product: WarpProduct) -> tuple[PrimFunc, PrimFunc]:
@@ -412,11 +304,3 @@ def _store(product: WarpProduct) -> tuple[PrimFunc, PrimFunc]:
                 )
 
     return description, implementation
-
-
-def _swapped(first, second, swap: bool) -> tuple:
-    return (second, first) if swap else (first, second)
-
-
-def _layout(by_columns: bool) -> Literal["row_major", "col_major"]:
-    return "col_major" if by_columns else "row_major"

@@ -1,4 +1,4 @@
-"""Sums of products of staged operands, in fragments of tensor cores or in registers, as phases of a program."""
+"""Sums of products of staged operands, in fragments or in registers, as phases of a tile program."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from tvm import s_tir, tirx
 from tvm.ir import Expr, Var
 from tvm.tirx.script import builder as T
 
+from .fragments import WarpProduct
 from .staging import allocate, axis, cast, everything_of, loop
-from .tensor_cores import WarpProduct
+from .tensor_cores import fill_intrinsic, multiply_intrinsic, store_intrinsic
 
 __all__ = ["ThreadSums", "WarpSums"]
 
@@ -91,9 +92,13 @@ class WarpSums:
 
     def tensorize(self, sch: s_tir.Schedule) -> None:
         """Map the loops to tensor cores, once they are in a schedule."""
-        for block, loops in (("fill", 2), ("multiply", 3), ("store", 2)):
+        for block, loops, intrinsic in (
+            ("fill", 2, fill_intrinsic),
+            ("multiply", 3, multiply_intrinsic),
+            ("store", 2, store_intrinsic),
+        ):
             outermost = sch.get_loops(sch.get_sblock(block))[-loops]
-            sch.tensorize(outermost, getattr(self.product, block))
+            sch.tensorize(outermost, intrinsic(self.product))
 
     def _axes(self, i: Var, j: Var) -> tuple[Var, Var]:
         return (

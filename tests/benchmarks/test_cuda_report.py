@@ -17,7 +17,7 @@ from benchmarks.cuda_report import __main__ as command
 from benchmarks.cuda_report import measure as measuring
 from benchmarks.cuda_report.compilers import compilers, nvrtc
 from benchmarks.cuda_report.cubin import read_resources
-from benchmarks.cuda_report.flow import innermost_loops, running
+from benchmarks.cuda_report.flow import busiest_paths, running
 from benchmarks.cuda_report.loops import entry_cost
 from benchmarks.cuda_report.occupancy import occupancy
 from benchmarks.cuda_report.sass import accesses, disassemble
@@ -228,10 +228,34 @@ def test_only_what_may_run_is_counted_and_code_out_of_line_is_no_loop():
     running_places = {one.place for one in running(code)}
     assert any(one.name == "BRA" and "DIV" in one.modifiers for one in code)
     assert len(running_places) < len(code)
-    for loop in innermost_loops(code):  # the loop over j, unrolled and what is left over
+    loops = busiest_paths(code, lambda one: one.name == "FFMA")
+    assert loops  # over j, unrolled and what is left over
+    for loop in (path.body for path in loops if path.repeats):
         assert {one.place for one in loop} <= running_places
         assert not any(one.name == "SHFL" for one in loop)
         assert any(one.name == "FFMA" for one in loop)
+
+
+def test_of_two_ways_the_one_that_does_more_counts():
+    source = """
+    extern "C" __global__ void k(const float* x, float* y, int n) {
+      float a = x[threadIdx.x], b = x[n], c = x[n + 1];
+      if (n > 7) {
+        #pragma unroll
+        for (int i = 0; i < 24; ++i) a = a * b + c;
+        y[threadIdx.x + 999] = a;
+      } else {
+        #pragma unroll
+        for (int i = 0; i < 5; ++i) a = a * c + b;
+        y[threadIdx.x] = a;
+      }
+      __threadfence();
+      y[n] = 1;
+    }
+    """
+    (straight,) = busiest_paths(listing(source), lambda one: one.name == "FFMA")
+    assert sum(one.name == "FFMA" for one in straight.body) == 24
+    assert sum(one.is_global_store for one in straight.body) == 2
 
 
 def hyb_case(**claims) -> cuda_kernels.KernelCase:
@@ -279,15 +303,26 @@ def test_the_command_writes_tables_and_fails_when_a_claim_does_not_hold(tmp_path
     only += ["--arch", "sm_90", "--compiler", "nvrtc", "--out", str(tmp_path)]
     right = [hyb_case(wide_loads=False, bounded=False)]
     monkeypatch.setattr(command, "default_kernels", lambda *_: right)
-    monkeypatch.setattr(command, "find_kernel", lambda _: right[0])
+    monkeypatch.setattr(measuring, "find_kernel", lambda _: right[0])
     assert command.main(only) == 0
     (row,) = json.loads((tmp_path / "cuda_report.json").read_text())
     assert row["kernels"][0]["registers"] > 0
-    assert f"| {row['name']} |" in (tmp_path / "cuda_report.md").read_text()
+    assert f"| {row['name']}" in (tmp_path / "cuda_report.md").read_text()
 
     right[0] = hyb_case(tensor_cores=True, wide_loads=False, bounded=False)
     assert command.main(only) == 1
     assert "no tensor-core instruction" in (tmp_path / "cuda_report.md").read_text()
+
+
+_DEFAULTS = [
+    *cuda_kernels.default_kernels(None, [128], ["float32"], ["int32"]),
+    *cuda_kernels.default_kernels(["bsr_spmm", "bsr_sddmm"], [128], ["float16"], ["int32"]),
+]
+
+
+@pytest.mark.parametrize("name", [case.name for case in _DEFAULTS])
+def test_default_kernels_do_not_spill_and_hold_their_claims(name):
+    assert measuring.measure_named((name, "sm_90", "nvrtc"))["failures"] == []
 
 
 def test_names_of_cases_are_distinct_and_found():

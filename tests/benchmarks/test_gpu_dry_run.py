@@ -6,22 +6,14 @@ import pytest
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
-from benchmarks.cuda_kernels import default_kernels, tile_grid
-from benchmarks.gpu.dry_run import dry_run
+from benchmarks.gpu.dry_run import dry_run, dry_run_kernels
 from benchmarks.gpu.pack import LIMIT, folder_bytes, pack
 from benchmarks.gpu.report import write
 from tests.cuda.emulation import emulated
 
-_ON_ROWS = ("spmv", "spmm", "sddmm", "segment_sum")
-_ON_BLOCKS = ("bsr_spmm", "bsr_sddmm", "srbcrs_spmm")
-
 
 def test_the_kit_packs_and_its_script_runs_with_every_operator(tmp_path):
-    cases = default_kernels(_ON_ROWS, [32], ["float32"], ["int32"])
-    cases += default_kernels(_ON_BLOCKS, [64], ["float16"], ["int32"])
-    cases += default_kernels(["bsr_spmm"], [64], ["float32"], ["int32"])
-    cases = [case for case in cases if not case.variant.startswith(("bsr32", "bsr64"))]
-    cases += [case for case in tile_grid(["spmv"]) if case.tile][:1]
+    cases = dry_run_kernels()
     results = dry_run(tmp_path / "kit", cases, emulated)
     assert folder_bytes(tmp_path / "kit") < LIMIT / 2
     timed = {

@@ -21,7 +21,7 @@ def cuda_source(module: tvm.IRModule, arch: str = "sm_80") -> str:
 def kernels_in(source: str) -> list[str]:
     """Return the names of the kernels that a source defines."""
     return re.findall(
-        r"__global__\s+void\s+(?:__launch_bounds__\(\d+\)\s*)?(\w+)\([^;{]*\)\s*\{", source
+        r"__global__\s+void\s+(?:__launch_bounds__\([\d, ]+\)\s*)?(\w+)\([^;{]*\)\s*\{", source
     )
 
 

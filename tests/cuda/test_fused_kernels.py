@@ -88,7 +88,7 @@ def test_parts_get_the_threads_of_the_largest():
     assert bound_extents(fused) == {"blockIdx.x": [-1], "threadIdx.x": [64, 64]}
     source = cuda_source(two_kernels((32, 64), ("threadIdx.x", "threadIdx.x")))
     assert len(kernels_in(source)) == 1
-    assert "__launch_bounds__(64)" in source
+    assert "__launch_bounds__(64, 12)" in source
     cubin_of(source, "sm_80")
 
 

@@ -31,6 +31,7 @@ from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
 from .unswitch_bounds import UnswitchBounds
 from .vector_tail import PeelVectorTail
+from .widen_bfloat16 import WidenBfloat16
 
 __all__ = [
     "PIPELINE_NAME",
@@ -66,5 +67,6 @@ __all__ = [
     "StackLocals",
     "SumLanes",
     "UnswitchBounds",
+    "WidenBfloat16",
     "tvm_sparse_pipeline",
 ]

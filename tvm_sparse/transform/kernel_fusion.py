@@ -5,6 +5,7 @@ Runs on scheduled blocks, whose loops over thread blocks are marked as those of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import groupby, pairwise
 
@@ -20,6 +21,10 @@ from .balance import TOGETHER
 __all__ = ["FuseKernels"]
 
 _BLOCKS = "blockIdx.x"
+#: Attribute of a kernel: how many of its thread blocks must fit a multiprocessor.
+_LEAST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
+#: Threads of a multiprocessor that get registers at least, some 80 each.
+_LEAST_THREADS = 768
 
 
 def FuseKernels() -> tvm.transform.Pass:
@@ -111,6 +116,9 @@ def _fuse(loops: Sequence[For]) -> tirx.Stmt:
         index = (block - begin).astype(str(loop.loop_var.ty.dtype))
         part = _substitute(_with_threads(loop.body, extents), loop.loop_var, index)
         body = part if body is None else tirx.IfThenElse(block < end, part, body)
+    # The assembler would spill registers of the largest part to fit as many blocks as of the smallest.
+    least = max(1, _LEAST_THREADS // math.prod(extents.values()))
+    body = tirx.AttrStmt(tirx.const(0, "int32"), _LEAST_BLOCKS, tirx.const(least, "int32"), body)
     return _bound_loop(block, ends[-1], body, _BLOCKS)
 
 

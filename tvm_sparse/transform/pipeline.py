@@ -41,6 +41,7 @@ from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
 from .unswitch_bounds import UnswitchBounds
 from .vector_tail import PeelVectorTail
+from .widen_bfloat16 import WidenBfloat16
 
 __all__ = ["PIPELINE_NAME", "tvm_sparse_pipeline"]
 
@@ -200,6 +201,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         StackLocals(),
         FitStack(),
         AlignVectors(),
+        WidenBfloat16(),
         KeepRolled(),
     ]
     if not enabled("tirx.disable_cse_tir"):

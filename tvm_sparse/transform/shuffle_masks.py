@@ -8,10 +8,14 @@ named here, and wait for each other.
 
 from __future__ import annotations
 
+import math
+
 import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Expr, IRModule, TensorLoad, Var
+
+from ._access import variables_of
 
 __all__ = ["NameShuffleMasks"]
 
@@ -36,7 +40,8 @@ class NameShuffleMasks:
         t[0] = T.tvm_warp_shuffle_xor(mask[0], sum[0], 4, 8, 32)
         ...
 
-    where ``lane`` is the number of the thread in its warp. Runs after TVM's lowering of reductions over
+    where ``lane`` is the number of the thread in its warp; the mask names all lanes where all threads of a
+    block come by. Runs after TVM's lowering of reductions over
     threads.
     """
 
@@ -52,19 +57,50 @@ def _name_masks(func: tirx.PrimFunc) -> tirx.PrimFunc:
     widths = _widths(func.body)
     if not widths:
         return func
+    varying = _varying(func.body)
 
-    def visit(stmt: tirx.Stmt, threads: dict[str, tuple[Var, Expr]]) -> tirx.Stmt:
+    def visit(stmt: tirx.Stmt, threads: dict[str, tuple[Var, Expr]], together: bool) -> tirx.Stmt:
+        """Rewrite a statement that all threads of a block reach, if they do so `together`."""
+
         def attribute(node: tirx.AttrStmt, mutator) -> tirx.Stmt:
             if node.attr_key != "thread_extent":
                 return mutator.default_mutate(node)
             known = {**threads, str(node.node.thread_tag): (node.node.var, node.value)}
-            body = visit(node.body, known)
+            body = visit(node.body, known, together)
             return tirx.AttrStmt(node.node, node.attr_key, node.value, body, node.span)
+
+        def branch(node: tirx.IfThenElse, _mutator) -> tirx.Stmt:
+            alike = together and _is_uniform(node.condition, varying)
+            parts = [
+                None if part is None else visit(part, threads, alike)
+                for part in (node.then_case, node.else_case)
+            ]
+            return tirx.IfThenElse(node.condition, *parts, node.span)
+
+        def loop(node: tirx.For, _mutator) -> tirx.Stmt:
+            body = visit(node.body, threads, together and isinstance(node.extent, tirx.IntImm))
+            return tirx.For(
+                node.loop_var,
+                node.min,
+                node.extent,
+                node.kind,
+                body,
+                node.thread_binding,
+                node.annotations,
+                node.step,
+                node.span,
+            )
+
+        def repeat(node: tirx.While, _mutator) -> tirx.Stmt:
+            return tirx.While(node.condition, visit(node.body, threads, False), node.span)
 
         def store(node: tirx.BufferStore, mutator) -> tirx.Stmt:
             if node.buffer in widths and _calls(node.value, "activemask") is not None:
-                mask = _mask(widths[node.buffer], threads, str(node.buffer.ty.dtype))
-                return tirx.BufferStore(node.buffer, mask, node.indices, span=node.span)
+                dtype = str(node.buffer.ty.dtype)
+                width = _WARP if together and _fill_warps(threads) else widths[node.buffer]
+                return tirx.BufferStore(
+                    node.buffer, _mask(width, threads, dtype), node.indices, span=node.span
+                )
             if _sends_back(node) and _mask_buffer(node.value) in widths:
                 return tirx.Evaluate(tirx.const(0, "int32"))
             return mutator.default_mutate(node)
@@ -77,10 +113,17 @@ def _name_masks(func: tirx.PrimFunc) -> tirx.PrimFunc:
             args = [mask, value, distance, width, warp]
             return Call("tirx.tvm_warp_shuffle_xor", args, span=node.span, ret_ty=node.ty)
 
-        handlers = [(tirx.AttrStmt, attribute), (tirx.BufferStore, store), (Call, call)]
+        handlers = [
+            (tirx.AttrStmt, attribute),
+            (tirx.IfThenElse, branch),
+            (tirx.For, loop),
+            (tirx.While, repeat),
+            (tirx.BufferStore, store),
+            (Call, call),
+        ]
         return tvm_ffi.structural_mutate(stmt, handlers)
 
-    return func.with_body(visit(func.body, {}))
+    return func.with_body(visit(func.body, {}, True))
 
 
 def _widths(body: tirx.Stmt) -> dict[Var, int]:
@@ -119,6 +162,35 @@ def _calls(value: Expr, what: str) -> Expr | None:
         value, (Call, lambda node: found.append(node) if what in _name(node) else None)
     )
     return found[0] if found else None
+
+
+def _varying(body: tirx.Stmt) -> set[Var]:
+    """Variables that may differ from thread to thread of a block."""
+    found: set[Var] = set()
+
+    def note(node: tirx.AttrStmt | tirx.Bind) -> None:
+        if isinstance(node, tirx.Bind):
+            if not _is_uniform(node.value, found):
+                found.add(node.var)
+        elif node.attr_key == "thread_extent" and str(node.node.thread_tag).startswith("threadIdx"):
+            found.add(node.node.var)
+
+    tvm_ffi.structural_walk(body, ((tirx.AttrStmt, tirx.Bind), note), order="pre")
+    return found
+
+
+def _is_uniform(value: Expr, varying: set[Var]) -> bool:
+    """Whether a value is the same in all threads of a block."""
+    loads: list[TensorLoad] = []
+    tvm_ffi.structural_walk(value, (TensorLoad, loads.append))
+    return not loads and not variables_of(value) & varying
+
+
+def _fill_warps(threads: dict[str, tuple[Var, Expr]]) -> bool:
+    """Whether the threads of a block are whole warps."""
+    extents = [extent for tag, (_, extent) in threads.items() if tag.startswith("threadIdx")]
+    known = [int(extent) for extent in extents if isinstance(extent, tirx.IntImm)]
+    return len(known) == len(extents) and math.prod(known) % _WARP == 0
 
 
 def _mask(width: int, threads: dict[str, tuple[Var, Expr]], dtype: str) -> Expr:

@@ -144,6 +144,10 @@ _INSTRUCTIONS: list[tuple[str, Callable[[re.Match, list[_Operand]], str]]] = [
         lambda match, given: _call(f"{_PTX}st_shared", given[0].value(), given[1].inputs()),
     ),
     (
+        r"st\.global(?:\.v[24])?\.[bufs]32",
+        lambda match, given: _call(f"{_PTX}st_global", given[0].value(), given[1].inputs()),
+    ),
+    (
         r"ld\.shared(?:::cta)?(?:\.v[24])?\.[bufs]32",
         lambda match, given: _call(f"{_PTX}ld_shared", given[0].outputs(), given[1].value()),
     ),

@@ -227,6 +227,11 @@ void ld_global(const Outputs<T...>& values, const Ptr<void>& source, int line) {
   std::memcpy(read, checked(source.buffer, source.at, bytes, bytes, Access::read, line), bytes);
   for (size_t place = 0; place < sizeof...(T); ++place) values.set(int(place), read[place]);
 }
+template <size_t count>
+void st_global(const Ptr<void>& target, const Inputs<count>& values, int line) {
+  constexpr size_t bytes = count * 4;
+  std::memcpy(checked(target.buffer, target.at, bytes, bytes, Access::write, line), values.registers, bytes);
+}
 template <class T, class V>
 void mov(T& to, const V& from) {
   to = static_cast<T>(from);
