@@ -8,13 +8,10 @@ from collections.abc import Mapping, Sequence
 from tvm import s_tir, tirx
 from tvm.target import Target
 
-from ..cpu.part_blocks import blocks_of
 from ..cpu.parts import block_names, is_reduced, part_blocks
 from ..cpu.rows import row_pointers
-from .block_nests import read_nest
-from .block_products import BlockProduct
 from .block_tiles import BlockRowsTile, BlockTile
-from .blocks import schedule_part
+from .blocks import schedule_part, takes
 from .results import bind_others
 from .rows import Block, default_tile, feature_width, shared_pointers, split_rows, tile_row
 from .tiles import RowTile
@@ -65,7 +62,7 @@ def schedule(
     row_tile = tile if isinstance(tile, RowTile) else None
     block_tile = None if isinstance(tile, RowTile) else tile
     for part in parts:
-        if BlockProduct.of(read_nest(sch, blocks_of(sch, f"{name}_{part}"))) is not None:
+        if takes(sch, f"{name}_{part}"):
             schedule_part(sch, f"{name}_{part}", tile=block_tile, alone=len(parts) == 1)
             continue
         found = part_blocks(sch, names, f"{name}_{part}")

@@ -15,6 +15,7 @@ from tvm import tirx
 from tvm.ir import Expr, PointerType, PrimType, TensorLoad, Var
 
 from ._access import variables_of
+from ._tile_loops import reads_memory
 
 __all__ = ["HoistBases"]
 
@@ -125,7 +126,7 @@ def _hoist(body: tirx.Stmt, threads: set[Var]) -> tirx.Stmt:
         index = node.indices[0]
         first = index.base if isinstance(index, tirx.Ramp) else index
         base, rest = _split(first, threads)
-        if base is None or rest is None or not _reads_memory(rest):
+        if base is None or rest is None or not reads_memory(rest):
             return node
         place = tirx.Ramp(rest, index.stride, index.lanes) if isinstance(index, tirx.Ramp) else rest
         return tirx.BufferLoad(moved(node.source, base), [place])
@@ -155,9 +156,3 @@ def _sum(terms: list[Expr]) -> Expr | None:
     for term in terms:
         total = term if total is None else total + term
     return total
-
-
-def _reads_memory(expr: Expr) -> bool:
-    found: list[TensorLoad] = []
-    tvm_ffi.structural_walk(expr, (TensorLoad, found.append))
-    return bool(found)

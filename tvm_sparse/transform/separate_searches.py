@@ -112,7 +112,6 @@ def _searches(stmt: tirx.Stmt) -> _Searches | None:
 def _apart(searches: _Searches, temporaries: list[Var]) -> list[tirx.Stmt]:
     """The nest of the searches whose results are used, if there are any, and that of the rest."""
     block, loop = searches.block, searches.loop
-    own = set(block.alloc_buffers)
     used = [buffer for buffer in block.alloc_buffers if buffer in _loaded(searches.rest)]
     place = block.iter_vars[0].var
     results = {
@@ -143,7 +142,6 @@ def _apart(searches: _Searches, temporaries: list[Var]) -> list[tirx.Stmt]:
         alloc_buffers=[b for b in block.alloc_buffers if b in needed],
         reads=[_from_results(region, results, place) for region in reads],
     )
-    del own
     nests = [search, compute] if used else [compute]
     return [_around(searches, each) for each in nests]
 
