@@ -12,11 +12,12 @@ scaled.
 - a load of the index, and one of the value: the place of a row is not aligned, so these are no vectors;
 - for each row of a dense operand ``ceil(row bytes / (L * v))`` loads, where ``v`` is the widest vector, of
   16 bytes at most, that divides the row;
-- for each such row one wide multiply-add, which makes the address of an index;
+- for each such row one wide multiply-add, which makes the address of an index; two for an index of 64 bits,
+  whose halves are multiplied apart;
 - ``ceil(features / L)`` multiply-adds, and a conversion for each value of 16 bits that is loaded, since
   these are added up in float32;
 - for SDDMM the sum over lanes, ``log2(L)`` shuffles and additions, and a store;
-- for formats with padding one comparison of the index, which finds it;
+- for formats with padding one comparison of the index, which finds it; two for an index of 64 bits;
 - three instructions that step, compare and branch, for every four entries.
 
 Pointers of rows, results and the search for the row of an entry are not in it.
@@ -32,6 +33,8 @@ __all__ = ["Minimum", "sddmm_minimum", "spmm_minimum"]
 _WARP = 32
 _LOOP = 3 / 4
 _WIDEST = 16
+#: Bytes of a register.
+_WORD = 4
 
 
 @dataclass(frozen=True)
@@ -62,10 +65,13 @@ def spmm_minimum(
     --------
     >>> spmm_minimum(128, 4, 4, 32)
     Minimum(loaded_bytes=520, instructions=8.75)
+    >>> spmm_minimum(128, 4, 8, 32)
+    Minimum(loaded_bytes=524, instructions=9.75)
     """
     widened = _conversions(features, value_bytes, lanes) + (value_bytes == 2)
-    issued = 2 + _row(features, value_bytes, lanes) + math.ceil(features / lanes) + widened + _LOOP
-    issued += padded
+    words = index_bytes // _WORD
+    issued = 2 + _row_loads(features, value_bytes, lanes) + words
+    issued += math.ceil(features / lanes) + widened + _LOOP + padded * words
     return Minimum(index_bytes + (features + 1) * value_bytes, issued * lanes / _WARP)
 
 
@@ -80,7 +86,7 @@ def sddmm_minimum(
     1028
     """
     widened = 2 * _conversions(features, value_bytes, lanes)
-    rows = 2 * _row(features, value_bytes, lanes)
+    rows = 2 * (_row_loads(features, value_bytes, lanes) + index_bytes // _WORD)
     summed = 2 * math.log2(lanes) + 1
     issued = 1 + rows + math.ceil(features / lanes) + widened + summed + _LOOP
     loaded = index_bytes + 2 * features * value_bytes
@@ -90,11 +96,11 @@ def sddmm_minimum(
     return Minimum(loaded, issued * lanes / _WARP)
 
 
-def _row(features: int, value_bytes: int, lanes: int) -> int:
-    """Return loads of a row, and the multiply-add of its address."""
+def _row_loads(features: int, value_bytes: int, lanes: int) -> int:
+    """Return loads of a row."""
     row_bytes = features * value_bytes
     vector = math.gcd(row_bytes, _WIDEST)
-    return math.ceil(row_bytes / (lanes * vector)) + 1
+    return math.ceil(row_bytes / (lanes * vector))
 
 
 def _conversions(features: int, value_bytes: int, lanes: int) -> int:
