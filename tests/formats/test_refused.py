@@ -78,7 +78,7 @@ def test_several_values_for_an_entry_and_negative_sizes():
 def test_pointers_of_a_broken_matrix():
     matrix = MATRIX.tocsr()
     matrix.indptr = np.array([0, 3, 2, 5], np.int32)
-    with refuses(ValueError, "expected row pointers that rise"):
+    with refuses(ValueError, "row pointers that never fall, found 3 and then 2 at row 1"):
         CSR().pack(matrix)
 
 
@@ -167,3 +167,10 @@ def test_names_of_arrays_that_are_taken():
     build.padded("J", row, 4, 2, dims=[1])
     with refuses(ValueError, "a: expected a new name for an array, found 'indices' again"):
         build.padded("K", row, 4, 2, dims=[1])
+
+
+def test_pointers_that_do_not_end_at_the_number_of_values():
+    matrix = MATRIX.tocsr()
+    matrix.indptr = np.array([0, 2, 3, matrix.nnz + 1], np.int32)
+    with refuses(ValueError, "expected row pointers that rise from 0 to the number of values"):
+        CSR().pack(matrix)

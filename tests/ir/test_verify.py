@@ -31,6 +31,54 @@ CASES = {
         r"iteration rows: axis J is iterated before its parent I",
         "S.sp_iter([J, I]",
     ),
+    "a reduction that keeps the last value": (
+        """
+    A = S.match_sparse_buffer(a, (I, J), "float32")
+    B = S.match_sparse_buffer(b, (I,), "float32")
+    with S.sp_iter([I, J], "SR", "rows") as [i, j]:
+        B[i] = A[i, j]
+""",
+        r"iteration rows: B is overwritten by every entry of axis J, which is marked R",
+        "B[i] = A[i, j]",
+    ),
+    "too few names": (
+        """
+    A = S.match_sparse_buffer(a, (I, J), "float32")
+    B = S.match_sparse_buffer(b, (I,), "float32")
+    with S.sp_iter([I, J], "SR", "rows") as [i]:
+        B[i] = 0.0
+""",
+        r"S.sp_iter rows: expected 2 names after `as`, one for each iterator of \(I, J\), found 1",
+        'S.sp_iter([I, J], "SR", "rows") as [i]',
+    ),
+    "too few indices": (
+        """
+    A = S.match_sparse_buffer(a, (I, J), "float32")
+    B = S.match_sparse_buffer(b, (I,), "float32")
+    with S.sp_iter([I, J], "SR", "rows") as [i, j]:
+        B[i] = B[i] + A[i]
+""",
+        r"buffer A: expected one index for each of its axes \(I, J\), found 1",
+        "B[i] = B[i] + A[i]",
+    ),
+    "too many indices of a result": (
+        """
+    A = S.match_sparse_buffer(a, (I, J), "float32")
+    B = S.match_sparse_buffer(b, (I,), "float32")
+    with S.sp_iter([I, J], "SR", "rows") as [i, j]:
+        B[i, j] = B[i] + A[i, j]
+""",
+        r"buffer B: expected one index for each of its axes \(I\), found 2",
+        "B[i, j] = B[i] + A[i, j]",
+    ),
+    "an axis without its length": (
+        """
+    K = S.sparse_output(n)
+    A = S.match_sparse_buffer(a, (I, J), "float32")
+""",
+        r"S.sparse_output: expected \(parent, length, idtype\), found a call with missing",
+        "K = S.sparse_output(n)",
+    ),
     "a child without its parent": (
         """
     A = S.match_sparse_buffer(a, (I, J), "float32")

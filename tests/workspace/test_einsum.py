@@ -353,6 +353,7 @@ def test_operands_that_are_refused():
         ({"workspace": "none"}, "workspace: expected one of .*, found 'none'"),
         ({"dtype": "int32"}, "dtype: expected one that holds results of float32, found int32"),
         ({"dtype": "longdouble"}, "dtype: expected one of integers, real or complex numbers"),
+        ({"dtype": "flaot"}, "dtype: expected a dtype of NumPy, found 'flaot'"),
         ({"complement": True}, "complement: expected a mask to complement, found none"),
         ({"mask": sp.eye(3)}, r"mask \('ik'\): expected size 2 for letter 'i', as operand 0"),
         ({"out": "bsr"}, "blocksize: expected rows and columns of a block with out='bsr'"),

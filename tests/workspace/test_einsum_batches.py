@@ -90,7 +90,13 @@ def test_batches_that_do_not_fit_are_refused():
         ValueError, match=r"operand 0 \('bij'\)\[1\]: expected 2 dimensions, found 1"
     ):
         tvm_sparse.einsum("bij->ij", [left[0], sp.coo_array(np.ones(3))])
-    for other in ([], [np.ones((2, 2))], [left[0], None]):
+    for other in ([left[0], None], (np.ones((2, 2)), left[0])):
+        number = int(other[0] is left[0])
+        with pytest.raises(
+            TypeError, match=rf"operand 0 \('bij'\)\[{number}\]: expected a SciPy sparse matrix or"
+        ):
+            tvm_sparse.einsum("bij->ij", other)
+    for other in ([], [np.ones((2, 2))]):
         with pytest.raises(
             TypeError, match=r"operand 0 \('bij'\): expected a SciPy sparse matrix or"
         ):

@@ -192,7 +192,7 @@ def arithmetic(
     is_logical = all(own == np.bool_ for own in dtypes) and not scaled
     if name == "plus-times" and is_logical and dtype in (None, bool):
         name = "or-and"
-    asked = None if dtype is None else np.dtype(dtype)
+    asked = None if dtype is None else _asked_dtype(dtype)
     if name == "or-and":
         result = np.dtype("bool") if asked is None else asked
         return Arithmetic(SEMIRINGS[name], np.dtype("int8"), result)
@@ -216,6 +216,13 @@ def arithmetic(
     if held.kind in "iu" and any(abs(own) > np.iinfo(np.int64).max for own in scaled):
         raise ValueError(f"expression: expected coefficients of 64 bits, found {scaled}")
     return Arithmetic(SEMIRINGS[name], held, common if asked is None else asked)
+
+
+def _asked_dtype(dtype: Any) -> np.dtype:
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        raise TypeError(f"dtype: expected a dtype of NumPy, found {dtype!r}") from None
 
 
 def _common(dtypes: Sequence[np.dtype], coefficients: Sequence[Number]) -> np.dtype:

@@ -14,12 +14,12 @@ __all__ = ["is_stack", "read_stack"]
 
 
 def is_stack(operand: Any) -> bool:
-    """Whether an operand is a list or tuple of sparse tensors."""
-    return (
-        isinstance(operand, list | tuple)
-        and len(operand) > 0
-        and all(sp.issparse(own) or hasattr(own, "unpack") for own in operand)
-    )
+    """Whether an operand is a list or tuple with sparse tensors."""
+    return isinstance(operand, list | tuple) and any(map(_is_sparse, operand))
+
+
+def _is_sparse(operand: Any) -> bool:
+    return sp.issparse(operand) or hasattr(operand, "unpack")
 
 
 def read_stack(operand: Sequence[Any], label: str) -> tuple[Entries, np.ndarray]:
@@ -40,6 +40,8 @@ def read_stack(operand: Sequence[Any], label: str) -> tuple[Entries, np.ndarray]
 
     Raises
     ------
+    TypeError
+        If one of them is no sparse tensor.
     ValueError
         If the number of dimensions differs.
 
@@ -49,6 +51,12 @@ def read_stack(operand: Sequence[Any], label: str) -> tuple[Entries, np.ndarray]
     >>> entries.shape, extents.tolist()
     ((2, 2, 3), [[2, 2], [1, 3]])
     """
+    for number, own in enumerate(operand):
+        if not _is_sparse(own):
+            raise TypeError(
+                f"{label}[{number}]: expected a SciPy sparse matrix or array or a packed tensor, as others "
+                f"of the list are, found {type(own).__name__}"
+            )
     rank = len(operand[0].shape)
     parts = [as_entries(own, rank, f"{label}[{n}]") for n, own in enumerate(operand)]
     extents = np.array([part.shape for part in parts])

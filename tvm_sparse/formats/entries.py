@@ -247,7 +247,14 @@ def _check_pointers(entries: RowEntries, label: str) -> None:
     pointers, rows = entries.row_pointers, entries.shape[0]
     if pointers.shape != (rows + 1,):
         raise ValueError(f"{label}: expected {rows + 1} row pointers, found {pointers.size}")
-    if pointers[0] != 0 or pointers[-1] != entries.count or (pointers[1:] < pointers[:-1]).any():
+    falls = np.flatnonzero(pointers[1:] < pointers[:-1])
+    if falls.size:
+        row = int(falls[0])
+        raise ValueError(
+            f"{label}: expected row pointers that never fall, found {pointers[row]} and then "
+            f"{pointers[row + 1]} at row {row}"
+        )
+    if pointers[0] != 0 or pointers[-1] != entries.count:
         raise ValueError(
             f"{label}: expected row pointers that rise from 0 to the number of values "
             f"({entries.count}), found ones from {pointers[0]} to {pointers[-1]}"

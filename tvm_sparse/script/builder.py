@@ -6,6 +6,8 @@ it visits a body.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -91,6 +93,12 @@ class FunctionState:
             raise SparseProgramError(f"S.{what} may only be used inside an @S.prim_func")
         return FunctionState.stack[-1]
 
+    @staticmethod
+    def iteration_of(iter_vars: Any) -> IterationScope | None:
+        """Return the latest iteration of the function, if these are its iterators."""
+        made = FunctionState.stack[-1].iterations if FunctionState.stack else []
+        return made[-1] if made and made[-1].iter_vars is iter_vars else None
+
     def declare_index_array(self, handle: Any, size: Expr, dtype: str, name: str, of: str) -> Var:
         """Return the one-dimensional index buffer matched with a handle parameter."""
         if isinstance(handle, Var) and tirx.is_buffer_var(handle):
@@ -124,9 +132,22 @@ class FunctionState:
 
 
 def _definition(function):
-    """Mark a function whose result is named by the assignment it stands in."""
-    function.is_sparse_definition = True
-    return function
+    """Mark a function whose result is named by the assignment it stands in; check its arguments' number."""
+    signature = inspect.signature(function)
+    parameters = ", ".join(str(each).split(":")[0] for each in signature.parameters.values())
+
+    @functools.wraps(function)
+    def checked(*args, **kwargs):
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise SparseProgramError(
+                f"S.{function.__name__}: expected ({parameters}), found a call with {error}"
+            ) from None
+        return function(*args, **kwargs)
+
+    checked.is_sparse_definition = True
+    return checked
 
 
 def _index_dtype(dtype: str, axis: str) -> str:

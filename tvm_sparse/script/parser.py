@@ -28,7 +28,7 @@ from tvm.tirx.script.parser import *  # noqa: F403 (S holds everything that T ho
 from tvm.tirx.script.parser import parser as tirx_parser
 
 from ..errors import SparseProgramError
-from ..ir import SparseFunc, SparseIteration, verify
+from ..ir import SparseBuffer, SparseFunc, SparseIteration, verify
 from . import builder
 from .builder import *  # noqa: F403
 from .builder import ITERATION_MARK, FunctionState
@@ -44,6 +44,25 @@ _TOKEN = "sparse"
 
 class SparseParser(Parser):
     """TVM's parser, with errors that quote the offending line."""
+
+    def eval_expr(self, node: doc.AST, extra_vars: dict[str, Any] | None = None) -> Any:
+        """Evaluate an expression whose sparse buffers have as many indices as axes."""
+        if FunctionState.stack:
+            _CheckIndices(self).visit(node)
+        return super().eval_expr(node, extra_vars)
+
+    def eval_assign(self, target: doc.AST, source: Any, *args: Any, **kwargs: Any) -> Any:
+        """Bind names, of a sparse iteration as many as it has iterators."""
+        scope = FunctionState.iteration_of(source)
+        if scope is not None and isinstance(target, doc.List | doc.Tuple):
+            axes = ", ".join(axis.name for axis in scope.axes)
+            if len(target.elts) != len(scope.iter_vars):
+                self.report_error(
+                    target,
+                    f"S.sp_iter {scope.name}: expected {len(scope.iter_vars)} names after `as`, one for "
+                    f"each iterator of ({axes}), found {len(target.elts)}",
+                )
+        return super().eval_assign(target, source, *args, **kwargs)
 
     def report_error(self, node: doc.AST, err: Exception | str) -> None:
         """Raise a :class:`SparseProgramError` that names file, line and source text."""
@@ -62,6 +81,40 @@ class SparseParser(Parser):
         """Return the source line that a node begins in."""
         lines = self.diag.source.source.splitlines()
         return lines[getattr(node, "lineno", 1) - 1].strip() if lines else ""
+
+
+class _CheckIndices(doc.NodeVisitor):
+    """Refuses reads of and stores to sparse buffers with too few or too many indices."""
+
+    def __init__(self, parser: SparseParser) -> None:
+        self._parser = parser
+
+    def visit_Subscript(self, node: doc.Subscript) -> None:
+        """Check one subscript, and those in its indices."""
+        self.check(node)
+        self.generic_visit(node)
+
+    def check(self, node: doc.Subscript) -> None:
+        """Check one subscript."""
+        buffer = self._buffer(node.value)
+        indices = node.slice.elts if isinstance(node.slice, doc.Tuple) else [node.slice]
+        if buffer is None or any(isinstance(index, doc.Starred) for index in indices):
+            return
+        if len(indices) != len(buffer.axes):
+            axes = ", ".join(axis.name for axis in buffer.axes)
+            self._parser.report_error(
+                node,
+                f"buffer {buffer.name}: expected one index for each of its axes ({axes}), "
+                f"found {len(indices)}",
+            )
+
+    def _buffer(self, node: doc.AST) -> SparseBuffer | None:
+        if not isinstance(node, doc.Name):
+            return None
+        named = self._parser.var_table.get().get(node.id)
+        state = FunctionState.stack[-1]
+        known = (*state.buffers, *state.temporaries)
+        return next((each for each in known if each.buffer.same_as(named)), None)
 
 
 def prim_func(
@@ -204,6 +257,9 @@ def _visit_assign(self: Parser, node: doc.Assign) -> None:
             value = self.eval_expr(node.value)
             self.var_table.add(target.id, value, allow_shadowing=False)
             return
+    for each in node.targets:
+        if state is not None and isinstance(each, doc.Subscript) and isinstance(self, SparseParser):
+            _CheckIndices(self).check(each)
     _visit_tirx_assign(self, node)
 
 

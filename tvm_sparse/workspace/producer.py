@@ -189,7 +189,9 @@ class _Iteration:
         def store(stmt: tirx.BufferStore, _mutator) -> tirx.Stmt:
             if not stmt.buffer.same_as(result.buffer):
                 raise SparseProgramError(
-                    f"{label}: it stores to {stmt.buffer.name} beside {result.name}"
+                    f"{label}: expected stores to {result.name}, whose axis the kernel finds, and to "
+                    f"nothing else, found one to {stmt.buffer.name}; write its value where it is used, "
+                    "or compute it in an iteration of its own"
                 )
             stores.append(stmt)
             combines = is_accumulation(stmt) or _reads(stmt.value, result.buffer)
