@@ -19,10 +19,12 @@ from .launch_checks import CheckLaunches
 from .lower_sparse_buffer import LowerSparseBuffer
 from .lower_sparse_iteration import LowerSparseIteration
 from .mask_lanes import MaskLanes
+from .narrow_counters import NarrowCounters
 from .narrow_threads import NarrowThreads
 from .natural_arguments import AcceptNaturalArguments
 from .pipeline import PIPELINE_NAME, tvm_sparse_pipeline
 from .reduction_init import HoistReductionInit
+from .register_bounds import BoundRegisters
 from .separate_searches import SeparateSearches
 from .share_inner import ShareInner
 from .shuffle_masks import NameShuffleMasks
@@ -38,6 +40,7 @@ __all__ = [
     "AcceptNaturalArguments",
     "AlignVectors",
     "BalanceRows",
+    "BoundRegisters",
     "CheckAlignment",
     "CheckLaunches",
     "CompactAllocations",
@@ -58,6 +61,7 @@ __all__ = [
     "MaskLanes",
     "MergeOuterLoops",
     "NameShuffleMasks",
+    "NarrowCounters",
     "NarrowThreads",
     "PeelVectorTail",
     "SeparateSearches",

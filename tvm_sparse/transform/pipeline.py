@@ -30,10 +30,12 @@ from .kernel_fusion import FuseKernels
 from .launch_checks import CheckLaunches
 from .lower_sparse_buffer import LowerSparseBuffer
 from .mask_lanes import MaskLanes
+from .narrow_counters import NarrowCounters
 from .narrow_threads import NarrowThreads
 from .natural_arguments import AcceptNaturalArguments
 from .partial_copies import RefusePartialCopies
 from .reduction_init import HoistReductionInit
+from .register_bounds import BoundRegisters
 from .share_inner import ShareInner
 from .shuffle_masks import NameShuffleMasks
 from .split_rows import SplitRows
@@ -203,6 +205,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         AlignVectors(),
         WidenBfloat16(),
         KeepRolled(),
+        NarrowCounters(),
     ]
     if not enabled("tirx.disable_cse_tir"):
         loops.append(tirx.transform.CommonSubexprElim())
@@ -222,6 +225,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
     functions += [
         s_tir.transform.MergeSharedMemoryAllocations(),
         CheckAlignment(),
+        BoundRegisters(),
         tirx.transform.SplitHostDevice(),
         CheckLaunches(),
         tirx.transform.MakePackedAPI(),
