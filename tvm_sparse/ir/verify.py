@@ -15,6 +15,7 @@ from tvm.ir import Expr, Span, TensorLoad, Var
 from ..errors import SparseProgramError, describe_span
 from .axis import AttachedAxis, Axis, DenseFixedAxis, FusedAxis, MergedAxis, stored_axis
 from .buffer import SparseBuffer, ancestors
+from .contents import stores_to
 from .function import SparseFunc
 from .iteration import SparseIteration
 
@@ -303,7 +304,7 @@ def _check_kinds(node: SparseIteration) -> Iterator[_Problem]:
             continue
         for index in store.indices:
             wrong = _used_variables(index) & set(reduction)
-            if wrong and _stored_in(node.init, store.buffer):
+            if wrong and stores_to(node.init, store.buffer):
                 names = ", ".join(sorted(reduction[v].name for v in wrong))
                 yield _Problem(
                     f"{where}: {store.buffer.name} is reduced, but stored at an index that depends "
@@ -356,14 +357,6 @@ def _own_stores(node: SparseIteration) -> list[tirx.BufferStore]:
 
     visit(node.body)
     return stores
-
-
-def _stored_in(stmt, buffer: Var) -> bool:
-    found = []
-    tvm_ffi.structural_walk(
-        stmt, [(tirx.BufferStore, lambda s: found.append(s) if s.buffer.same_as(buffer) else None)]
-    )
-    return bool(found)
 
 
 # --- expressions -------------------------------------------------------------------------------

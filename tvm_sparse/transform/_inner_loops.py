@@ -13,7 +13,8 @@ from tvm import tirx
 from tvm.ir import Expr, Var
 
 from ..ir import Axis, FusedAxis, MergedAxis, SparseIteration, stored_axis
-from ._access import Iterator, Prologue, row_extent, variables_of
+from ..ir.contents import variables_of
+from ._access import Iterator, Prologue, row_extent
 from ._merge_loops import Step, Walk, intersection_loops, union_loops
 
 __all__ = ["InnerLoops", "has_merged_axes", "split_at_merged_axis"]

@@ -17,7 +17,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ._access import variables_of
+from ..ir.contents import has_loads, loads_in, variables_of
 from .versions import VERSIONS
 
 BALANCE = "tvm_sparse.balance"
@@ -200,9 +200,7 @@ def _loop(var, start, extent, kind, body, annotations) -> tirx.For:
 
 def _bound(name: str, value: tvm.ir.Expr, bindings: list[tirx.Stmt]) -> tvm.ir.Expr:
     """Read memory once: return a variable bound to a value that loads, other values as they are."""
-    loads: list[tvm.ir.TensorLoad] = []
-    tvm_ffi.structural_walk(value, (tvm.ir.TensorLoad, loads.append))
-    if not loads:
+    if not has_loads(value):
         return value
     var = tirx.Var(name, str(value.ty.dtype))
     bindings.append(tirx.Bind(var, value))
@@ -212,14 +210,11 @@ def _bound(name: str, value: tvm.ir.Expr, bindings: list[tirx.Stmt]) -> tvm.ir.E
 def _find_indptr(loop: tirx.For, name: str) -> tuple[tirx.Buffer, tvm.ir.Expr] | None:
     """The integer array ``name`` that the body reads for each row, and its index for the first row."""
     found: list[tuple[tirx.Buffer, tvm.ir.Expr]] = []
-
-    def visit(load: tvm.ir.TensorLoad) -> None:
+    for load in loads_in(loop.body):
         base, _, suffix = load.source.name.rpartition("_")
         named = load.source.name == name or (base == name and suffix.isdigit())
         if named and len(load.indices) == 1:
             found.append((load.source, load.indices[0]))
-
-    tvm_ffi.structural_walk(loop.body, (tvm.ir.TensorLoad, visit))
     if not found:
         return None
     analyzer = tvm.sym.Analyzer()
@@ -247,11 +242,7 @@ def _steps_of_an_entry(loop: tirx.For):
     local: list[tirx.Var] = [loop.loop_var]
 
     def known(extent) -> bool:
-        reads = []
-        tvm_ffi.structural_walk(extent, (tvm.ir.TensorLoad, reads.append))
-        used = []
-        tvm_ffi.structural_walk(extent, (tirx.Var, used.append))
-        return not reads and not any(var.same_as(inner) for var in used for inner in local)
+        return not has_loads(extent) and not variables_of(extent) & set(local)
 
     def depth_and_steps(stmt):
         if isinstance(stmt, tirx.For):

@@ -13,7 +13,7 @@ from tvm import tirx
 from tvm.ir import Expr, TensorLoad
 from tvm.tirx import For
 
-from ._access import variables_of
+from ..ir.contents import loads_from, variables_of
 from ._store_nests import StoreNest, common_value, find_nest, same_element, with_body
 
 __all__ = ["HOLD", "HoldTile"]
@@ -140,10 +140,6 @@ def _can_hold(nest: StoreNest, loop: For) -> bool:
             return False
     if any(variables_of(inner.extent) & inside for inner in nest.loops):
         return False
-    loads: list[TensorLoad] = []
-    tvm_ffi.structural_walk(store.value, (TensorLoad, loads.append))
     return all(
-        same_element(load.indices, store.indices)
-        for load in loads
-        if load.source.same_as(store.buffer)
+        same_element(load.indices, store.indices) for load in loads_from(store.value, store.buffer)
     )

@@ -26,6 +26,7 @@ from ..ir import (
     stored_axis,
 )
 from ..ir.buffer import ancestors
+from ..ir.contents import buffers_stored, stores_in, stores_to, variables_of
 from ._access import (
     Access,
     Iterator,
@@ -38,7 +39,6 @@ from ._access import (
     padded_iterators,
     resolve_access,
     row_extent,
-    variables_of,
     widened,
 )
 from ._blocks import (
@@ -46,7 +46,6 @@ from ._blocks import (
     SPATIAL,
     Loop,
     assemble_blocks,
-    buffers_stored,
     inside_axis,
     realize,
 )
@@ -352,7 +351,7 @@ class _FunctionLowering:
         if node.init is None or COVER_MARK in node.annotations:
             return True
         return any(
-            _count_stores(self.func.body, buffer) > _count_stores(node, buffer)
+            len(stores_to(self.func.body, buffer)) > len(stores_to(node, buffer))
             for buffer in buffers_stored(node.body)
         )
 
@@ -503,22 +502,18 @@ class _FunctionLowering:
         if COVER_MARK in node.annotations:
             return True  # its spatial loops visit each place of the result once
         own = {var: axis for axis, _, var in node.iterators}
-        direct = True
+        known = {**{v: it.stored_axis for v, it in self.iterators.items()}, **own}
 
-        def check(store: tirx.BufferStore) -> None:
-            nonlocal direct
+        def is_direct(store: tirx.BufferStore) -> bool:
             buffer = self.stage1.get(store.buffer)
             if buffer is None:
-                direct &= _inits_apart(node)
-            else:
-                known = {**{v: it.stored_axis for v, it in self.iterators.items()}, **own}
-                direct &= all(
-                    isinstance(index, Var) and known.get(index) == axis
-                    for index, axis in zip(store.indices, buffer.axes)
-                )
+                return _inits_apart(node)
+            return all(
+                isinstance(index, Var) and known.get(index) == axis
+                for index, axis in zip(store.indices, buffer.axes)
+            )
 
-        tvm_ffi.structural_walk(node.init, [(tirx.BufferStore, check)])
-        return direct
+        return all(map(is_direct, stores_in(node.init)))
 
     def _with_separate_init(self, node: SparseIteration) -> tirx.Stmt:
         """Write the init values in an iteration of their own, then accumulate."""
@@ -596,10 +591,8 @@ def _reduces_innermost(node: SparseIteration) -> bool:
 def _inits_apart(node: SparseIteration) -> bool:
     """Whether init stores to another place at every point of the spatial loops."""
     spatial = {var: stored_axis(axis) for axis, kind, var in node.iterators if kind == "S"}
-    stores: list[tirx.BufferStore] = []
-    tvm_ffi.structural_walk(node.init, [(tirx.BufferStore, stores.append)])
     is_unique = all(getattr(axis, "unique", True) for axis in spatial.values())
-    return is_unique and all(set(spatial) <= _iterators_of(store) for store in stores)
+    return is_unique and all(set(spatial) <= _iterators_of(store) for store in stores_in(node.init))
 
 
 def _iterators_of(store: tirx.BufferStore) -> set[Var]:
@@ -668,12 +661,6 @@ def _merges(body: tirx.Stmt) -> bool:
 
 def _has_no_room(axis: Axis) -> bool:
     return _is_zero(axis.length) or _is_zero(axis.slots)
-
-
-def _count_stores(stmt: tirx.Stmt, buffer: Var) -> int:
-    found: list[tirx.BufferStore] = []
-    tvm_ffi.structural_walk(stmt, [(tirx.BufferStore, found.append)])
-    return sum(store.buffer.same_as(buffer) for store in found)
 
 
 def _known_valid(value: Expr, condition: Expr) -> Expr:

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Expr, Range, TensorLoad, Var
-from tvm.tirx import For, IterVar
+from tvm.ir import Expr, TensorLoad, Var
+from tvm.tirx import For
 
 from ..errors import SparseProgramError
 from ..ir.accumulation import Accumulation, accumulation_of, is_accumulation
+from ..ir.contents import buffers_loaded, buffers_stored, has_loads, loads_from, stores_in
+from ..ir.statements import in_sequence, thread_scope
 from ._layout import evaluate_size, read_layout
 
 __all__ = ["SPLIT_ROWS", "SplitRows"]
@@ -114,9 +116,8 @@ class _Row:
                 continue
             old = outer.node.var
             var = Var(old.name, str(old.ty.dtype))
-            axis = IterVar(outer.node.dom, var, IterVar.ThreadIndex, outer.node.thread_tag)
-            body = _substitute(body, old, var)
-            body = tirx.AttrStmt(axis, outer.attr_key, outer.value, body)
+            tag = str(outer.node.thread_tag)
+            body = thread_scope(var, outer.value, _substitute(body, old, var), tag)
         return body
 
 
@@ -158,7 +159,8 @@ class _Split:
             ]
         )
         blocks = tirx.truncdiv(self.shares + (self.groups - 1), _int64(self.groups))
-        return _bound(block, blocks, _bound(group, tirx.const(self.groups, "int32"), body))
+        body = thread_scope(group, tirx.const(self.groups, "int32"), body, "threadIdx.y")
+        return thread_scope(block, blocks, body, "blockIdx.x")
 
     # --- the first kernel ----------------------------------------------------------------------
 
@@ -201,7 +203,7 @@ class _Split:
         whole = tirx.And(begins, ends)
         finish = tirx.IfThenElse(
             whole,
-            _sequence([self._at(each, index) for each in self.row.after]),
+            in_sequence([self._at(each, index) for each in self.row.after]),
             self._store_parts(_int64(2) * share + ends.astype("int64")),
         )
         reduction = self._at(_with_bounds(self.row.reduction, self, begin, end), index)
@@ -217,9 +219,7 @@ class _Split:
 
     def _begun(self, stmt: tirx.Stmt, whole: Expr) -> tirx.Stmt:
         """Let sums of part of a row begin with nothing: what they add to is added once, to all parts."""
-        stored: list[tirx.BufferStore] = []
-        tvm_ffi.structural_walk(stmt, (tirx.BufferStore, stored.append))
-        if not any(store.buffer in self.sums and _loads(store.value) for store in stored):
+        if not any(s.buffer in self.sums and has_loads(s.value) for s in stores_in(stmt)):
             return stmt
 
         def nothing(store: tirx.BufferStore) -> tirx.BufferStore:
@@ -308,7 +308,7 @@ class _Split:
                 size = tirx.const(int(extent), "int32")
                 statement = For(var, tirx.const(0, "int32"), size, tirx.ForKind.UNROLLED, statement)
             statements.append(statement)
-        return _sequence(statements)
+        return in_sequence(statements)
 
     def _outer_variables(self) -> list[Var]:
         return [
@@ -394,11 +394,11 @@ def _by_first_thread(outer: For | tirx.AttrStmt, after: list[tirx.Stmt]) -> list
         return after
     var = outer.node.var
     first = tirx.EQ(var, tirx.const(0, str(var.ty.dtype)))
-    return [tirx.IfThenElse(first, _sequence(after), None)]
+    return [tirx.IfThenElse(first, in_sequence(after), None)]
 
 
 def _is_reduction(stmt: tirx.Stmt, indptr: Var) -> bool:
-    return isinstance(stmt, For) and _reads(stmt.extent, indptr)
+    return isinstance(stmt, For) and bool(loads_from(stmt.extent, indptr))
 
 
 def _holds_reduction(stmt: tirx.Stmt, indptr: Var) -> bool:
@@ -407,32 +407,13 @@ def _holds_reduction(stmt: tirx.Stmt, indptr: Var) -> bool:
     return any(_is_reduction(loop, indptr) for loop in found)
 
 
-def _loads(value: Expr) -> bool:
-    found: list[TensorLoad] = []
-    tvm_ffi.structural_walk(value, (TensorLoad, found.append))
-    return bool(found)
-
-
-def _reads(node: object, buffer: Var) -> bool:
-    found: list[TensorLoad] = []
-    tvm_ffi.structural_walk(node, (TensorLoad, found.append))
-    return any(load.source.same_as(buffer) for load in found)
-
-
 def _sums(row: _Row) -> dict[Var, Accumulation]:
     """The registers that the reduction adds to and the row's result is made of, and how it adds."""
-    needed: set[Var] = set()
-    for stmt in row.after:
-        tvm_ffi.structural_walk(stmt, (TensorLoad, lambda load: needed.add(load.source)))
+    needed, written = buffers_loaded(*row.after), buffers_stored(row.reduction)
     found: dict[Var, Accumulation] = {}
-    written: set[Var] = set()
-
-    def note(store: tirx.BufferStore) -> None:
-        written.add(store.buffer)
+    for store in stores_in(row.reduction):
         if store.buffer in needed and is_accumulation(store):
             found.setdefault(store.buffer, accumulation_of(store, "row"))
-
-    tvm_ffi.structural_walk(row.reduction, (tirx.BufferStore, note))
     strange = [b.name for b in written & needed if b not in found]
     strange += [b.name for b in written if b.ty.storage_scope == "global"]
     if strange or not found:
@@ -461,13 +442,7 @@ def _with_bounds(stmt: tirx.Stmt, split: _Split, begin: Var, end: Var) -> tirx.S
 
 
 def _pointers(loop: For, name: str) -> Var:
-    found: set[Var] = set()
-
-    def note(load: TensorLoad) -> None:
-        if load.source.name == name:
-            found.add(load.source)
-
-    tvm_ffi.structural_walk(loop.body, (TensorLoad, note))
+    found = {buffer for buffer in buffers_loaded(loop.body) if buffer.name == name}
     if len(found) != 1:
         raise SparseProgramError(f"loop {loop.loop_var.name}: expected a body that reads {name}")
     return found.pop()
@@ -490,19 +465,6 @@ def _substitute(stmt: tirx.Stmt, old: Var, new: Expr) -> tirx.Stmt:
 
 def _size(buffer: Var) -> Expr:
     return _int64(functools.reduce(lambda a, b: a * b, (int(size) for size in buffer.ty.shape), 1))
-
-
-def _bound(var: Var, extent: Expr, body: tirx.Stmt) -> tirx.Stmt:
-    """Bind a variable to the thread axis that it is named after."""
-    tag = var.name.replace("_", ".")
-    size = extent.astype(str(var.ty.dtype))
-    zero = tirx.const(0, str(var.ty.dtype))
-    axis = IterVar(Range.from_min_extent(zero, size), var, IterVar.ThreadIndex, tag)
-    return tirx.AttrStmt(axis, "thread_extent", size, body)
-
-
-def _sequence(parts: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    return parts[0] if len(parts) == 1 else tirx.SeqStmt(list(parts))
 
 
 def _int64(value: Expr | int) -> Expr:

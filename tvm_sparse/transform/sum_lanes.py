@@ -17,7 +17,8 @@ from tvm.ir import Call, Expr, Var
 from tvm.tirx import For, ForKind
 
 from ..ir.accumulation import Accumulation, accumulation_of, is_accumulation
-from ._access import conjunction, variables_of
+from ..ir.contents import variables_of
+from ._access import conjunction
 from ._store_nests import StoreNest, common_value, find_nest, under_conditions, with_body
 
 __all__ = ["LANE", "SUMS", "SumLanes"]

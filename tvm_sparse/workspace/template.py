@@ -13,6 +13,7 @@ from tvm import tirx
 from tvm.ir import Expr, Var
 
 from ..ir.buffer import declare_buffer
+from ..ir.contents import buffers_stored
 from ..transform._merge_loops import STEPS_MARK
 from .output import Output
 from .policy import Policy
@@ -124,9 +125,7 @@ def _counted(body: tirx.Stmt, marker: Var, total: Local) -> tirx.Stmt:
     """
 
     def stores(stmt: tirx.Stmt) -> bool:
-        found: list[tirx.BufferStore] = []
-        tvm_ffi.structural_walk(stmt, [(tirx.BufferStore, found.append)])
-        return any(own.buffer.same_as(marker) for own in found)
+        return marker in buffers_stored(stmt)
 
     def is_leaf(stmt: tirx.Stmt) -> bool:
         inner: list[tirx.Stmt] = []
