@@ -1,4 +1,4 @@
-"""Statements put together: one after another, and bound to the threads of a GPU."""
+"""Statements put together: one after another, and bound to the threads of a GPU; integers of 64 bits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from tvm import tirx
 from tvm.ir import Expr, Range, Var
 from tvm.tirx import For, ForKind, IterVar
 
-__all__ = ["in_sequence", "thread_loop", "thread_scope"]
+__all__ = ["as_int64", "in_sequence", "thread_loop", "thread_scope"]
+
+
+def as_int64(value: Expr | int) -> Expr:
+    """Return a number or an expression in 64 bits."""
+    return value.astype("int64") if isinstance(value, Expr) else tirx.IntImm("int64", value)
 
 
 def in_sequence(parts: Sequence[tirx.Stmt]) -> tirx.Stmt:

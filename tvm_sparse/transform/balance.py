@@ -18,6 +18,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ..ir.contents import has_loads, loads_in, variables_of
+from ..ir.statements import as_int64
 from .versions import VERSIONS
 
 BALANCE = "tvm_sparse.balance"
@@ -138,7 +139,7 @@ def shares_of(loop: tirx.For, grain: Grain) -> Shares | None:
     if (found is None and indptr_name) or loop.kind != tirx.ForKind.PARALLEL:
         return None
     bindings: list[tirx.Stmt] = []
-    rows = _bound("balance_rows", _int64(loop.extent), bindings)
+    rows = _bound("balance_rows", as_int64(loop.extent), bindings)
     total = tirx.Var("balance_total", "int64")
     work = tirx.Var("balance_work", "int64")
     tasks = tirx.Var("balance_tasks", "int64")
@@ -249,7 +250,7 @@ def _steps_of_an_entry(loop: tirx.For):
             local.append(stmt.loop_var)
             depth, steps = depth_and_steps(stmt.body)
             if known(stmt.extent):
-                steps = steps * _int64(stmt.extent)
+                steps = steps * as_int64(stmt.extent)
             return depth + 1, steps
         children = {
             tirx.SeqStmt: lambda: list(stmt.seq),
@@ -289,7 +290,7 @@ class _RowSearch:
         index = self.start + row.astype(str(self.start.ty.dtype))
         entries = tirx.BufferLoad(self.indptr, [index])
         first = tirx.BufferLoad(self.indptr, [self.start])
-        return _int64(entries) - _int64(first) + row
+        return as_int64(entries) - as_int64(first) + row
 
     def row(self, task) -> _Search:
         """Find the first row of a task."""
@@ -322,7 +323,3 @@ class _RowSearch:
             tirx.While(read_low < read_high, step),
         ]
         return _Search(statements, read_low)
-
-
-def _int64(expr):
-    return expr.astype("int64") if isinstance(expr, tvm.ir.Expr) else tirx.IntImm("int64", expr)

@@ -31,6 +31,7 @@ from ..ir.contents import (
     stores_to,
     variables_of,
 )
+from ..ir.renaming import replace_variables
 from ..ir.statements import in_sequence
 from ._blocks import changed_block
 
@@ -136,7 +137,7 @@ def _join(rows: _Nest, follower: _Nest, temporary: Var) -> tirx.Stmt | None:
     if not all(isinstance(value, Var) for value in follower.realize.iter_values):
         return None
     inner = follower.block.iter_vars[1:]
-    finish = _replace(follower.block, {follower.row: rows.row})
+    finish = replace_variables(follower.block, {follower.row: rows.row})
     start = _row_start(finish, temporary, inner)
     if start is None:
         return None
@@ -193,8 +194,8 @@ def _over(
     analyzer = Analyzer()
 
     def widen(part: Range) -> Range:
-        begin = analyzer.simplify(_replace(part.min, first))
-        end = _replace(part.min, last) + part.extent
+        begin = analyzer.simplify(replace_variables(part.min, first))
+        end = replace_variables(part.min, last) + part.extent
         return Range.from_min_extent(begin, analyzer.simplify(end - begin))
 
     return [
@@ -219,7 +220,7 @@ def _row_start(block: SBlock, temporary: Var, inner: Sequence[tirx.IterVar]) -> 
     if not places:
         return None
     first = {iv.var: iv.dom.min for iv in inner}
-    return Analyzer().simplify(_replace(places[0], first))
+    return Analyzer().simplify(replace_variables(places[0], first))
 
 
 def _in_row(node: Any, temporary: Var, local: Var, start: Expr) -> Any:
@@ -263,7 +264,3 @@ def _is_index(statements: Sequence[tirx.Stmt], buffer: Var) -> bool:
         for access in (*loads_in(statement), *stores_in(statement))
         for index in access.indices
     )
-
-
-def _replace(node: Any, values: dict[Var, Expr]) -> Any:
-    return tvm_ffi.structural_map(node, (Var, lambda var: values.get(var, var)))

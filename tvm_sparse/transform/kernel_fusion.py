@@ -15,6 +15,7 @@ from tvm import tirx
 from tvm.tirx import For, ForKind
 
 from ..errors import SparseProgramError
+from ..ir.renaming import replace_variables
 from ..ir.statements import in_sequence, thread_loop
 from .balance import TOGETHER
 
@@ -114,7 +115,7 @@ def _fuse(loops: Sequence[For]) -> tirx.Stmt:
     body: tirx.Stmt | None = None
     for loop, (begin, end) in reversed(list(zip(loops, pairwise(ends)))):
         index = (block - begin).astype(str(loop.loop_var.ty.dtype))
-        part = _substitute(_with_threads(loop.body, extents), loop.loop_var, index)
+        part = replace_variables(_with_threads(loop.body, extents), {loop.loop_var: index})
         body = part if body is None else tirx.IfThenElse(block < end, part, body)
     # The assembler would spill registers of the largest part to fit as many blocks as of the smallest.
     least = max(1, _LEAST_THREADS // math.prod(extents.values()))
@@ -168,9 +169,3 @@ def _with_threads(body: tirx.Stmt, extents: dict[str, int]) -> tirx.Stmt:
         only = tirx.IfThenElse(tirx.EQ(var, tirx.const(0, "int32")), body, None)
         body = thread_loop(var, tirx.const(extents[tag], "int32"), only, tag)
     return body
-
-
-def _substitute(body: tirx.Stmt, var: tirx.Var, value) -> tirx.Stmt:
-    return tvm_ffi.structural_map(
-        body, (tirx.Var, lambda found: value if found.same_as(var) else found)
-    )
