@@ -21,7 +21,15 @@ from ..ir.renaming import replace_variables
 from ..ir.statements import as_int64, in_sequence, thread_scope
 from ._layout import evaluate_size, read_layout
 
-__all__ = ["SummedRow", "count_of_entries", "row_pointers", "summed_row", "sums_of", "with_bounds"]
+__all__ = [
+    "SummedRow",
+    "check_places",
+    "count_of_entries",
+    "row_pointers",
+    "summed_row",
+    "sums_of",
+    "with_bounds",
+]
 
 
 @dataclass(frozen=True)
@@ -134,6 +142,67 @@ def with_bounds(stmt: tirx.Stmt, row: Var, indptr: Var, begin: Var, end: Var) ->
         return end if int(offset) else begin
 
     return tvm_ffi.structural_mutate(stmt, [(TensorLoad, load)])
+
+
+def check_places(row: SummedRow, loop: For, indptr: Var) -> None:
+    """Refuse a row in which the place of an entry counts other than added to where the row begins.
+
+    A share goes from some entry on, and takes its place in the row for 0. So the same entry, taken for one
+    of a row that begins a step later, must do the same.
+
+    Raises
+    ------
+    SparseProgramError
+        If it would do something else: what the place itself is an index of, as in ragged rows, say.
+    """
+    dtype = str(indptr.ty.dtype)
+    begin, end = Var("begin", dtype), Var("end", dtype)
+    reduction = with_bounds(row.reduction, loop.loop_var, indptr, begin, end)
+    step = reduction.loop_var
+    analyzer = tvm.sym.Analyzer()
+    for var in (
+        step,
+        begin,
+        end,
+    ):  # that are small: what is widened is so before or after it is added
+        dtype = str(var.ty.dtype)
+        most = tirx.const(2**30, dtype)
+        analyzer.bind(var, tvm.ir.Range.from_min_extent(tirx.const(0, dtype), most))
+    later = {step: step - 1, begin: begin + _entries_of_step(reduction)}
+    for expr in _expressions(reduction.body):
+        same, other = (analyzer.simplify(each) for each in (expr, replace_variables(expr, later)))
+        if not tvm_ffi.structural_equal(same, other):
+            raise SparseProgramError(
+                f"loop {loop.loop_var.name}: expected a row whose entries are found by {indptr.name} "
+                f"alone, found {expr}, which depends on the place of an entry in its row; such rows "
+                "can't be shared by entries"
+            )
+
+
+def _entries_of_step(reduction: For) -> int:
+    """How many entries a step of a reduction goes on by: that its extent is divided by, else one."""
+    extent = reduction.extent
+    while isinstance(extent, tirx.Cast):
+        extent = extent.value
+    is_divided = isinstance(extent, tirx.Div | tirx.FloorDiv) and isinstance(extent.b, tirx.IntImm)
+    return int(extent.b) if is_divided else 1
+
+
+def _expressions(stmt: tirx.Stmt) -> list[Expr]:
+    """What a statement computes: stored values and their places, conditions, bounds of loops."""
+    found: list[Expr] = []
+    tvm_ffi.structural_walk(
+        stmt,
+        [
+            (tirx.BufferStore, lambda node: found.extend([node.value, *node.indices])),
+            (tirx.Bind, lambda node: found.append(node.value)),
+            (tirx.IfThenElse, lambda node: found.append(node.condition)),
+            (tirx.While, lambda node: found.append(node.condition)),
+            (For, lambda node: found.extend([node.min, node.extent])),
+            (tirx.Evaluate, lambda node: found.append(node.value)),
+        ],
+    )
+    return found
 
 
 def row_pointers(loop: For, name: str) -> Var:

@@ -22,7 +22,14 @@ from ..ir.contents import has_loads, stores_in
 from ..ir.renaming import replace_variables
 from ..ir.statements import as_int64, in_sequence, thread_scope
 from ._merge_path import MergePath
-from ._summed_rows import count_of_entries, row_pointers, summed_row, sums_of, with_bounds
+from ._summed_rows import (
+    check_places,
+    count_of_entries,
+    row_pointers,
+    summed_row,
+    sums_of,
+    with_bounds,
+)
 
 __all__ = ["SPLIT_ROWS", "SplitRows"]
 
@@ -41,7 +48,8 @@ def SplitRows() -> tvm.transform.Pass:
     Raises
     ------
     SparseProgramError
-        If a marked loop is no reduction over the entries of its row.
+        If a marked loop is no reduction over the entries of its row, or the place of an entry in its row
+        says more than where it is stored.
 
     Notes
     -----
@@ -115,6 +123,7 @@ class _Split:
             int(work),
         )
         self.row = summed_row(loop.body, indptr)
+        check_places(self.row, loop, indptr)
         self.sums = sums_of(self.row)
         slots = functools.reduce(
             operator.mul, self.row.outer_extents, as_int64(2) * self.path.shares
