@@ -32,15 +32,11 @@ _BINARY = (
     *(tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max),
     *(tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE),
 )
-
-
 #: The index type that holds every value of another integer type (uint64: as far as one can).
 _INDEX_DTYPES = {
     **dict.fromkeys(("bool", "int8", "uint8", "int16", "uint16"), "int32"),
     **dict.fromkeys(("uint32", "uint64"), "int64"),
 }
-
-
 _IF_THEN_ELSE = tvm.ir.Op.get("prim.if_then_else")
 
 

@@ -12,13 +12,13 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, TensorLoad, Var
-from tvm.tirx import For
+from tvm.tirx import For, IterVar
 
 from ..errors import SparseProgramError
 from ..ir.accumulation import Accumulation, accumulation_of, is_accumulation
 from ..ir.contents import buffers_loaded, buffers_stored, loads_from, stores_in
 from ..ir.renaming import replace_variables
-from ..ir.statements import as_int64, in_sequence, thread_scope
+from ..ir.statements import as_int64, in_sequence
 from ._layout import evaluate_size, read_layout
 
 __all__ = [
@@ -64,8 +64,9 @@ class SummedRow:
                 continue
             old = outer.node.var
             var = Var(old.name, str(old.ty.dtype))
-            tag = str(outer.node.thread_tag)
-            body = thread_scope(var, outer.value, replace_variables(body, {old: var}), tag)
+            axis = IterVar(outer.node.dom, var, IterVar.ThreadIndex, outer.node.thread_tag)
+            body = replace_variables(body, {old: var})
+            body = tirx.AttrStmt(axis, outer.attr_key, outer.value, body)
         return body
 
 
