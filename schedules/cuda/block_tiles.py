@@ -8,6 +8,7 @@ from itertools import product
 from tvm import DataType
 
 from .fragments import WARP, fragment_shape
+from .tiles import check_sizes
 
 __all__ = [
     "BlockRowsTile",
@@ -64,7 +65,7 @@ class BlockTile:
     async_copy: bool = True
 
     def __post_init__(self) -> None:
-        _check_sizes(self, "rows", "features", "depth", "warps")
+        check_sizes(self, "rows", "features", "depth", "warps")
         _check_stages(self.stages)
 
     @staticmethod
@@ -151,7 +152,7 @@ class BlockRowsTile:
     warps: int = 4
 
     def __post_init__(self) -> None:
-        _check_sizes(self, "rows", "lanes", "warps")
+        check_sizes(self, "rows", "lanes", "warps")
 
     @staticmethod
     def default(
@@ -219,7 +220,7 @@ class DotBlockTile:
     tensor_cores: bool = True
 
     def __post_init__(self) -> None:
-        _check_sizes(self, "rows", "columns", "parts", "depth", "warps")
+        check_sizes(self, "rows", "columns", "parts", "depth", "warps")
         _check_stages(self.stages)
 
     @staticmethod
@@ -352,13 +353,6 @@ def arrange_warps(warps: int, down: int, across: int) -> tuple[int, int] | None:
         if warps % abreast == 0 and across % abreast == 0 and down % (warps // abreast) == 0:
             return warps // abreast, abreast
     return None
-
-
-def _check_sizes(tile: object, *names: str) -> None:
-    for name in names:
-        value = getattr(tile, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name}: expected a positive integer, found {value!r}")
 
 
 def _check_stages(stages: int) -> None:

@@ -9,6 +9,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Expr, TensorLoad, Var
 
+from ...ir.contents import buffers_loaded, stores_in, stores_to
 from ..cpu.part_blocks import blocks_of
 from ..cpu.parts import block_names
 from .block_nests import Nest
@@ -80,7 +81,7 @@ def round_at_once(sch: s_tir.Schedule, nest: Nest) -> Nest:
     around = [stmt for stmt in root.body.seq if not stmt.same_as(nest.loop)]
     conversions = [stmt for stmt in around if _converted(stmt, sums) is not None]
     others = [stmt for stmt in around if stmt not in conversions]
-    if len(conversions) != 1 or any(_loads(stmt, sums) for stmt in others):
+    if len(conversions) != 1 or sums in buffers_loaded(*others):
         return nest
     result = _converted(conversions[0], sums)
     kept = [
@@ -110,25 +111,13 @@ def round_at_once(sch: s_tir.Schedule, nest: Nest) -> Nest:
 
 def _converted(stmt: tirx.Stmt, sums: Var) -> Var | None:
     """Return the buffer that a statement converts all sums to, None where it does something else."""
-    stores = _stores(stmt)
+    stores = stores_in(stmt)
     if len(stores) != 1 or not isinstance(stores[0].value, tirx.Cast):
         return None
     store, load = stores[0], stores[0].value.value
     is_copy = isinstance(load, TensorLoad) and load.source.same_as(sums)
     is_copy = is_copy and all(map(tvm_ffi.structural_equal, load.indices, store.indices))
     return store.buffer if is_copy else None
-
-
-def _stores(stmt: tirx.Stmt) -> list[tirx.BufferStore]:
-    found: list[tirx.BufferStore] = []
-    tvm_ffi.structural_walk(stmt, (tirx.BufferStore, found.append))
-    return found
-
-
-def _loads(stmt: tirx.Stmt, buffer: Var) -> bool:
-    found: list[TensorLoad] = []
-    tvm_ffi.structural_walk(stmt, (TensorLoad, found.append))
-    return any(load.source.same_as(buffer) for load in found)
 
 
 def _stored_to(stmt: tirx.Stmt, sums: Var, result: Var) -> tirx.Stmt:
@@ -158,7 +147,7 @@ def _stored_to(stmt: tirx.Stmt, sums: Var, result: Var) -> tirx.Stmt:
             made.span,
         )
 
-    if not any(node.buffer.same_as(sums) for node in _stores(stmt)):
+    if not stores_to(stmt, sums):
         return stmt
     return tvm_ffi.structural_mutate(stmt, [(tirx.BufferStore, store), (s_tir.SBlock, block)])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import tvm
 import tvm_ffi
@@ -15,15 +16,18 @@ from tvm import s_tir, tirx
 from tvm.ir import Expr, TensorLoad, Var
 
 from ...ir import SparseFunc
+from ...ir.contents import variables_of
 from ...runtime import lower
 from ...transform import FuseFollowers
 from ...transform.split_rows import SPLIT_ROWS
 from ..cpu.rows import row_pointers
-from .tiles import THREADS, RowTile
+from .tiles import THREADS, FeatureTile, RowTile
 
 __all__ = [
+    "CutLoops",
     "bind_rows",
     "bits_of",
+    "cut_features",
     "default_tile",
     "feature_width",
     "gathered_operands",
@@ -41,6 +45,7 @@ _MOVE_BYTES = 16
 
 Loop = s_tir.schedule.LoopRV
 Block = s_tir.schedule.SBlockRV
+_Tile = TypeVar("_Tile", bound=FeatureTile)
 
 
 def tile_row(sch: s_tir.Schedule, block: Block, tile: RowTile) -> None:
@@ -79,8 +84,8 @@ def tile_row(sch: s_tir.Schedule, block: Block, tile: RowTile) -> None:
     loads = [load_registers(sch, block, number, held) for number in gathered]
 
     # 2. The same loops around each: tiles and lanes outside, vectors inside.
-    cut = [_cut(sch, each, tile) for each in (*computed, store)]
-    inner = [_cut(sch, each, tile).innermost_entry for each in loads]
+    cut = [cut_features(sch, each, tile) for each in (*computed, store)]
+    inner = [cut_features(sch, each, tile).innermost_entry for each in loads]
     if inner:
         sch.merge(*inner, cut[0].innermost_entry)
     sch.merge(sch.get_loops(block)[1], *(each.lane for each in cut[1:]))
@@ -176,7 +181,7 @@ def _found_by_pointers(body: tirx.Stmt, entry: Var, pointers: str) -> bool:
         expr = tvm_ffi.structural_mutate(expr, [(TensorLoad, read)])
         place = number - begin
         expr = tvm_ffi.structural_map(expr, (Var, lambda v: place if v.same_as(entry) else v))
-        return _uses(analyzer.simplify(expr), begin)
+        return begin in variables_of(analyzer.simplify(expr))
 
     stores: list[tirx.BufferStore] = []
     conditions: list[Expr] = []
@@ -225,36 +230,40 @@ def gathered_operands(sch: s_tir.Schedule, block: Block) -> list[int]:
         for number, region in enumerate(found.reads)
         if not region.source.same_as(written)
         and len(region.region) == 1
-        and _uses(region.region[0].min, feature)
+        and feature in variables_of(region.region[0].min)
     ]
 
 
-def _uses(expr: Expr, var: Var) -> bool:
-    found: list[Var] = []
-    tvm_ffi.structural_walk(expr, (Var, found.append))
-    return any(each.same_as(var) for each in found)
-
-
-def default_tile(sch: s_tir.Schedule, block: Block) -> RowTile:
-    """Return the default tile of the innermost block of an iteration."""
-    return RowTile.of_width(feature_width(sch, sch.get_loops(block)[-1]), bits_of(sch, block))
+def default_tile(sch: s_tir.Schedule, block: Block, kind: type[_Tile] = RowTile) -> _Tile:
+    """Return the default tile of a kind for the innermost block of an iteration."""
+    return kind.of_width(feature_width(sch, sch.get_loops(block)[-1]), bits_of(sch, block))
 
 
 @dataclass(frozen=True)
-class _Cut:
+class CutLoops:
     """Loops over tiles of features: the threads along a row, and the innermost one over entries."""
 
     lane: Loop
     innermost_entry: Loop
 
 
-def _cut(sch: s_tir.Schedule, block: Block, tile: RowTile) -> _Cut:
-    """Order the loops of a block: tiles, lanes, entries, vectors, values of a vector."""
+def cut_features(sch: s_tir.Schedule, block: Block, tile: FeatureTile) -> CutLoops:
+    """Cut a block's innermost loop, over features, and order all: tiles, lanes, entries, vectors, values.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        The schedule.
+    block : SBlockRV
+        The block; its loops over entries, if it has any, go between lanes and vectors.
+    tile : RowTile or DotTile
+        The features of a value, of lanes, and of the vectors of a lane.
+    """
     *entries, feature = sch.get_loops(block)
     vectors, value = sch.split(feature, [None, tile.vector])
     outer, vector, lane = sch.split(vectors, [None, tile.vectors, tile.lanes])
     sch.reorder(outer, lane, *entries, vector, value)
-    return _Cut(lane, entries[-1] if entries else lane)
+    return CutLoops(lane, entries[-1] if entries else lane)
 
 
 def load_registers(sch: s_tir.Schedule, block: Block, number: int, held: Callable) -> Block:

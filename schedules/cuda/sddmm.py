@@ -21,14 +21,15 @@ from ..cpu.rows import row_and_entry_blocks
 from .rows import (
     Block,
     Loop,
-    bits_of,
+    cut_features,
+    default_tile,
     feature_width,
     gathered_operands,
     load_registers,
     share_elements,
     vectorize_moves,
 )
-from .tiles import THREADS, WARP, vector_width
+from .tiles import THREADS, WARP, check_sizes, check_threads, vector_width
 
 __all__ = ["DotTile", "lowered", "schedule", "space"]
 
@@ -77,17 +78,10 @@ class DotTile:
     entries: int
 
     def __post_init__(self) -> None:
-        for name in ("vector", "lanes", "vectors", "groups", "entries"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}: expected a positive integer, found {value!r}")
+        check_sizes(self, "vector", "lanes", "vectors", "groups", "entries")
         if self.lanes not in (1, 2, 4, 8, 16, 32):
             raise ValueError(f"lanes: expected a power of two up to 32, found {self.lanes}")
-        if self.lanes * self.groups > 1024:
-            raise ValueError(
-                "lanes, groups: expected at most 1024 threads in a block, found "
-                f"{self.lanes * self.groups}"
-            )
+        check_threads(self, "lanes", "groups")
 
     @staticmethod
     def of_width(features: int | None, bits: int = 32) -> DotTile:
@@ -142,7 +136,7 @@ def schedule(
         for each in (*sch.get_producers(entries), entries, *sch.get_consumers(entries)):
             share_elements(sch, each)
         return
-    tile = tile or default_tile(sch, block)
+    tile = tile or default_tile(sch, block, DotTile)
     (entry,) = sch.get_loops(entries)
     outer, _, group = sch.split(entry, [None, tile.entries, tile.groups])
     sch.bind(outer, "blockIdx.x")
@@ -163,19 +157,13 @@ def lowered(program: SparseFunc) -> tvm.ir.IRModule:
     return SeparateSearches()(lower(fused))
 
 
-def default_tile(sch: s_tir.Schedule, block: Block) -> DotTile:
-    """Return the default tile of the innermost block of the iteration."""
-    (feature,) = sch.get_loops(block)
-    return DotTile.of_width(feature_width(sch, feature), bits_of(sch, block))
-
-
 def _sum_dot(sch: s_tir.Schedule, block: Block, tile: DotTile) -> None:
     """Sum the products of a thread's vectors in a register, then those of the lanes by shuffles."""
     step = tile.vectors * tile.vector * tile.lanes
     held = lambda k: ((k % step) // (tile.lanes * tile.vector), k % tile.vector)  # noqa: E731
     gathered = gathered_operands(sch, block) if tile.vector > 1 else []
     loads = [load_registers(sch, block, number, held) for number in gathered]
-    lanes = [_cut(sch, each, tile) for each in (*loads, block)]
+    lanes = [cut_features(sch, each, tile).lane for each in (*loads, block)]
     if loads:
         sch.merge(*lanes)
         for each in loads:
@@ -184,15 +172,6 @@ def _sum_dot(sch: s_tir.Schedule, block: Block, tile: DotTile) -> None:
     sch.bind(lane, "threadIdx.x")
     for register in registers:
         sch.unroll(register)
-
-
-def _cut(sch: s_tir.Schedule, block: Block, tile: DotTile) -> Loop:
-    """Cut the loop over features: steps, lanes, vectors, values. Return that over lanes."""
-    (feature,) = sch.get_loops(block)
-    vectors, value = sch.split(feature, [None, tile.vector])
-    step, vector, lane = sch.split(vectors, [None, tile.vectors, tile.lanes])
-    sch.reorder(step, lane, vector, value)
-    return lane
 
 
 def _stage_searches(sch: s_tir.Schedule, search: Block, outer: Loop, tile: DotTile) -> None:
@@ -217,7 +196,7 @@ def space(
 ) -> list[s_tir.Schedule]:
     """Return the variants to tune: lanes of a dot product, and dot products one after another."""
     _, block = row_and_entry_blocks(sch, name)
-    default = default_tile(sch, block)
+    default = default_tile(sch, block, DotTile)
     found = []
     for lanes in (4, 8, 16, 32):
         for entries in (4, 8, 16):

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any, Protocol
 
-__all__ = ["THREADS", "WARP", "RowTile", "vector_width"]
+__all__ = [
+    "THREADS",
+    "WARP",
+    "FeatureTile",
+    "RowTile",
+    "check_sizes",
+    "check_threads",
+    "vector_width",
+]
 
 WARP = 32
 #: Threads of a block: eight warps hide each other's latency, and 65536 registers hold eight such blocks.
 THREADS = 256
+#: Threads that a block may have.
+_MOST_THREADS = 1024
 #: Bytes of the widest load.
 _LOAD_BYTES = 16
 #: Vectors of features a thread holds; more take registers from the loads in flight.
@@ -50,14 +62,8 @@ class RowTile:
     rows: int
 
     def __post_init__(self) -> None:
-        for name in ("vector", "lanes", "vectors", "rows"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}: expected a positive integer, found {value!r}")
-        if self.lanes * self.rows > 1024:
-            raise ValueError(
-                f"lanes, rows: expected at most 1024 threads in a block, found {self.lanes * self.rows}"
-            )
+        check_sizes(self, "vector", "lanes", "vectors", "rows")
+        check_threads(self, "lanes", "rows")
 
     @property
     def width(self) -> int:
@@ -104,6 +110,55 @@ class RowTile:
         tiles = -(-count // (WARP * vectors))
         lanes = -(-count // (vectors * tiles))
         return RowTile(vector, lanes, vectors, max(1, threads // lanes))
+
+
+class FeatureTile(Protocol):
+    """What tiles have in common that say which thread computes which features."""
+
+    @property
+    def vector(self) -> int:
+        """Features of a vector."""
+
+    @property
+    def lanes(self) -> int:
+        """Threads along the features."""
+
+    @property
+    def vectors(self) -> int:
+        """Vectors that a thread holds."""
+
+    @staticmethod
+    def of_width(features: int | None, bits: int = 32) -> Any:
+        """Return the tile that suits a feature width."""
+
+
+def check_sizes(tile: object, *names: str) -> None:
+    """Check that sizes of a tile, its attributes of these names, are positive integers.
+
+    Raises
+    ------
+    ValueError
+        If one is not.
+    """
+    for name in names:
+        value = getattr(tile, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name}: expected a positive integer, found {value!r}")
+
+
+def check_threads(tile: object, *names: str) -> None:
+    """Check that a block does not have more threads than it may; their number is the product of sizes.
+
+    Raises
+    ------
+    ValueError
+        If it has.
+    """
+    threads = math.prod(getattr(tile, name) for name in names)
+    if threads > _MOST_THREADS:
+        raise ValueError(
+            f"{', '.join(names)}: expected at most {_MOST_THREADS} threads in a block, found {threads}"
+        )
 
 
 def vector_width(features: int, bits: int) -> int:

@@ -9,7 +9,7 @@ import tvm
 
 import tvm_sparse
 from tvm_sparse import schedules
-from tvm_sparse.runtime import binding
+from tvm_sparse.runtime import axis_checks
 from tvm_sparse.runtime.checked_structures import CAPACITY, CheckedStructures
 from tvm_sparse.runtime.dimensions import dimension
 from tvm_sparse.runtime.structure import check_order, check_padded_rows, check_row_lengths
@@ -114,7 +114,7 @@ def test_broken_raw_structure_is_refused_before_anything_is_written(
 @FRAMEWORKS
 def test_structure_is_checked_once_for_the_same_array_objects(spmm, kind, monkeypatch):
     checked = []
-    monkeypatch.setattr(binding, "check_coordinates", lambda *args: checked.append(args))
+    monkeypatch.setattr(axis_checks, "check_coordinates", lambda *args: checked.append(args))
     data, dense, out, indptr, indices = raw_arrays(kind, [0, 1, 2, 3], [0, 1, 2])
     for _ in range(3):
         spmm(data, dense, out, indptr, indices, 3, 3, 2, 3)

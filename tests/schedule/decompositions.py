@@ -1,16 +1,21 @@
-"""Formats and compositions of matrices, matrices to pack in them, and what their products are."""
+"""Formats and compositions of matrices, matrices to pack in them, and what products with them are."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
+import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from tests.formats.cases import at_most, packed_left
 from tests.formats.tensors import reference
 from tests.schedule.user_format import Band, EvenRowsBlocks, EvenRowsDiagonals
+from tvm_sparse import SparseSchedule
 from tvm_sparse.formats import (
     BSR,
     COO,
@@ -34,10 +39,41 @@ from tvm_sparse.formats import (
     Ragged,
     RowList,
 )
+from tvm_sparse.ir import SparseFunc
+from tvm_sparse.runtime import Executable
 
-__all__ = ["FORMATS", "SHAPES", "Case", "entries_of", "matrices"]
+__all__ = [
+    "EMPTY",
+    "EXAMPLES",
+    "FORMATS",
+    "LONG_ROW",
+    "SHAPES",
+    "SOME",
+    "SPECIAL",
+    "TYPES",
+    "VALUES",
+    "Case",
+    "assert_padding_is_marked",
+    "assert_result",
+    "check_product",
+    "decomposed",
+    "dense_rows",
+    "entries_of",
+    "every_format",
+    "matrices",
+    "numpy_dtype",
+    "poisoned_rows",
+    "some_formats",
+    "sums",
+]
 
 SHAPES = ((4, 5), (9, 7), (1, 6), (6, 1), (0, 3), (3, 0), (0, 0))
+VALUES = (1.0, -2.0, 3.0, 0.0, -0.0)
+SPECIAL = (*VALUES, np.inf, -np.inf, np.nan)
+EMPTY = Entries((np.zeros(0, np.int32), np.zeros(0, np.int32)), np.zeros(0), (4, 5))
+LONG_ROW = Entries((np.full(7, 2, np.int32), np.arange(7, dtype=np.int32)), np.arange(7.0), (9, 7))
+EXAMPLES = settings(max_examples=12)
+TYPES = [("float32", "int32"), ("float64", "int64"), ("float16", "int32"), ("bfloat16", "int64")]
 
 
 @dataclass(frozen=True)
@@ -114,6 +150,12 @@ FORMATS = {
 }
 
 
+#: One format of each kind: where every format takes too long.
+SOME = ("csr", "coo", "bsr2x3", "pieces", "hyb_parts", "user_diagonals")
+every_format = pytest.mark.parametrize("name", FORMATS)
+some_formats = pytest.mark.parametrize("name", SOME)
+
+
 @st.composite
 def matrices(draw, values: tuple[float, ...] = (1.0, -2.0, 3.0, 0.0, -0.0)) -> Entries:
     """Draw a matrix: empty rows, a long one, repeated coordinates, explicit zeros, in any order."""
@@ -135,3 +177,60 @@ def entries_of(case: Case, tensor: Entries, dtype: str) -> tuple[Entries, Entrie
     given = Entries(given.coordinates, given.values.astype(dtype), given.shape)
     stored = reference(given, case.keeps_duplicates)
     return given, Entries(stored.coordinates, stored.values.astype(np.float64), stored.shape)
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def decomposed(func: SparseFunc, operand, name: str) -> SparseSchedule:
+    sch = SparseSchedule(func)
+    sch.decompose_format(func.name, operand, FORMATS[name].formats)
+    return sch
+
+
+def sums(entries: Entries, operand: np.ndarray, combine: Callable, init: float) -> np.ndarray:
+    """Combine ``value * operand[column]`` over the entries of each row, in float64."""
+    result = np.full((entries.shape[0], *operand.shape[1:]), init, np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        for row, column, value in zip(*entries.coordinates, entries.values):
+            result[row] = combine(result[row], value * operand[column].astype(np.float64))
+    return result
+
+
+def poisoned_rows(rows: int, shape: tuple[int, ...], dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return an array of NaN with a row more before and after, and the rows between."""
+    whole = np.full((rows + 2, *shape), np.nan, numpy_dtype(dtype))
+    return whole, whole[1:-1]
+
+
+def assert_result(whole: np.ndarray, expected: np.ndarray) -> None:
+    """The rows between are as expected to the bit, those around as they were."""
+    found = whole.astype(np.float64)
+    np.testing.assert_array_equal(found[1:-1], expected)
+    assert np.isnan(found[[0, -1]]).all()
+
+
+def check_product(kernel: Executable, name: str, tensor: Entries, b: np.ndarray, dtype, index):
+    given, stored = entries_of(FORMATS[name], tensor, numpy_dtype(dtype))
+    packed = FORMATS[name].packs.pack(given, index)
+    b = b.astype(numpy_dtype(dtype))
+    whole, inner = poisoned_rows(tensor.shape[0], b.shape[1:], dtype)
+    vector = b.ndim == 1
+    kernel(a=packed, **({"x": b, "y": inner} if vector else {"b": b, "c": inner}))
+    assert_result(whole, sums(stored, b, operator.add, 0))
+
+
+def dense_rows(draw, rows: int, width: tuple[int, ...], values: tuple[float, ...]) -> np.ndarray:
+    size = rows * int(np.prod(width, dtype=int))
+    chosen = draw(st.lists(st.sampled_from(values), min_size=size, max_size=size))
+    return np.array(chosen, np.float64).reshape(rows, *width)
+
+
+def assert_padding_is_marked(packed) -> None:
+    for part in packed.parts.values() if hasattr(packed, "parts") else [packed]:
+        flat, slots = part.values.reshape(-1), part.storage.slots
+        bits = np.dtype(f"u{flat.itemsize}")
+        assert not np.delete(flat, slots).view(bits).any()
+        if part.format.marks_padding:
+            assert flat[slots].view(bits).all()

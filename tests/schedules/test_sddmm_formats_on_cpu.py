@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.formats.tensors import FILES, load
-from tests.schedule.decompositions import FORMATS, entries_of, matrices
-from tests.schedule.test_decompose import assert_padding_is_marked
+from tests.schedule.decompositions import FORMATS, assert_padding_is_marked, entries_of, matrices
 from tests.schedules.test_formats_on_cpu import random_entries
 from tvm_sparse import schedules
 from tvm_sparse.formats import BSR, COO, CSR, SRBCRS, Composition, Entries, Hyb

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .explain import describe
+from .options import EinsumOptions
 from .plan import EinsumPlan
 
 __all__ = ["einsum", "einsum_plan"]
@@ -106,18 +107,8 @@ def einsum(
     >>> tvm_sparse.einsum("bij->b", [a, 2 * a], out="dense")
     array([ 6, 12])
     """
-    plan = EinsumPlan(
-        expression,
-        operands,
-        out=out,
-        blocksize=blocksize,
-        semiring=semiring,
-        dtype=dtype,
-        mask=mask,
-        complement=complement,
-        prune=prune,
-        workspace=workspace,
-    )
+    options = EinsumOptions(out, blocksize, semiring, dtype, mask, complement, prune, workspace)
+    plan = EinsumPlan(expression, operands, options)
     if explain:
         print(describe(plan))
     return plan.first_result()
@@ -157,15 +148,5 @@ def einsum_plan(
     array([[10., 80.],
            [ 0., 90.]])
     """
-    return EinsumPlan(
-        expression,
-        operands,
-        out=out,
-        blocksize=blocksize,
-        semiring=semiring,
-        dtype=dtype,
-        mask=mask,
-        complement=complement,
-        prune=prune,
-        workspace=workspace,
-    )
+    options = EinsumOptions(out, blocksize, semiring, dtype, mask, complement, prune, workspace)
+    return EinsumPlan(expression, operands, options)

@@ -16,10 +16,11 @@ from .complex_values import expand
 from .explain import describe
 from .expression import parse
 from .factors import Factor
-from .masks import read_mask
+from .masks import Mask, read_mask
 from .nests import MOST_VARIABLES, best_nest, union_nest
 from .normal_form import Problem, normalize
 from .operands import read_operand, read_sizes, scaled
+from .options import EinsumOptions
 from .program import parsed, write_program
 from .results import Output
 from .semiring import arithmetic
@@ -40,44 +41,31 @@ class EinsumPlan:
         The programs that it runs, in this order.
     """
 
-    def __init__(
-        self,
-        expression: str,
-        operands: Sequence[Any],
-        *,
-        out: str = "csr",
-        blocksize: tuple[int, int] | None = None,
-        semiring: str = "plus-times",
-        dtype: Any = None,
-        mask: Any = None,
-        complement: bool = False,
-        workspace: str = "auto",
-        prune: bool = False,
-    ) -> None:
+    def __init__(self, expression: str, operands: Sequence[Any], options: EinsumOptions) -> None:
         self.expression = parse(expression)
         letters, result = self.expression.operands, self.expression.result
         if len(operands) != len(letters):
             raise TypeError(
                 f"operands: expected {len(letters)} for {str(self.expression)!r}, found {len(operands)}"
             )
-        self._output = Output(result, out, blocksize, prune)
+        self._output = Output(result, options.out, options.blocksize, options.prune)
         read = [read_operand(own, op, n) for n, (own, op) in enumerate(zip(letters, operands))]
         factors, sources, given = zip(*read)
         numbers = iter(factors)
         terms = [[next(numbers) for _ in term] for term in self.expression.terms]
         self._sources = scaled(sources, terms, self.expression.coefficients)
-        self._mask = None if mask is None else read_mask(mask, result, complement, len(factors))
+        self._mask = _read_mask(options, result, len(factors))
         if self._mask is not None:
             terms = [[*term, self._mask.factor] for term in terms]
-        elif complement:
-            raise ValueError("complement: expected a mask to complement, found none")
         known = [*self._sources, *([self._mask.source] if self._mask else [])]
         self._labels = [own.label for own in known]
         self._sizes = read_sizes(known)
         dtypes = [own.dtype for own in self._sources]
-        self._arithmetic = arithmetic(semiring, dtypes, dtype, self.expression.coefficients)
+        self._arithmetic = arithmetic(
+            options.semiring, dtypes, options.dtype, self.expression.coefficients
+        )
         self._output.check(self._shape, self._arithmetic)
-        self._workspace = workspace
+        self._workspace = options.workspace
         self._steps: list[Step] = []
         self._terms = terms
         self._wraps_arrays = _all_arrays(operands)
@@ -216,6 +204,14 @@ class EinsumPlan:
     @property
     def _shape(self) -> tuple[int, ...]:
         return tuple(self._sizes[letter] for letter in self.expression.result)
+
+
+def _read_mask(options: EinsumOptions, result: str, count: int) -> Mask | None:
+    if options.mask is not None:
+        return read_mask(options.mask, result, options.complement, count)
+    if options.complement:
+        raise ValueError("complement: expected a mask to complement, found none")
+    return None
 
 
 def _with_rows(problem: Problem) -> Problem:

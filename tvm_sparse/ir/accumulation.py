@@ -9,6 +9,7 @@ from tvm import tirx
 from tvm.ir import Expr, TensorLoad
 
 from ..errors import SparseProgramError
+from .contents import loads_from
 
 __all__ = ["Accumulation", "accumulation_of", "is_accumulation"]
 
@@ -84,11 +85,15 @@ def _read(store: tirx.BufferStore) -> Accumulation | None:
     value = store.value
     if type(value) not in _OPERATORS:
         return None
-    if _is_result(value.a, store) and not _uses(value.b, store):
+    if _is_result(value.a, store) and not loads_from(value.b, store.buffer):
         if isinstance(value, tirx.Sub):
             return Accumulation(tirx.Add, tirx.const(0, str(value.ty.dtype)) - value.b)
         return Accumulation(type(value), value.b)
-    if _is_result(value.b, store) and not _uses(value.a, store) and type(value) is not tirx.Sub:
+    if (
+        _is_result(value.b, store)
+        and not loads_from(value.a, store.buffer)
+        and type(value) is not tirx.Sub
+    ):
         return Accumulation(type(value), value.a)
     return None
 
@@ -99,9 +104,3 @@ def _is_result(expr: Expr, store: tirx.BufferStore) -> bool:
         and expr.source.same_as(store.buffer)
         and all(map(tvm_ffi.structural_equal, expr.indices, store.indices))
     )
-
-
-def _uses(expr: Expr, store: tirx.BufferStore) -> bool:
-    found: list[TensorLoad] = []
-    tvm_ffi.structural_walk(expr, [(TensorLoad, found.append)])
-    return any(load.source.same_as(store.buffer) for load in found)

@@ -1,14 +1,15 @@
-"""Other variables and buffers in place of some, throughout a statement."""
+"""Other variables, buffers or expressions in place of some variables, throughout a statement."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, TensorLoad, Var
 
-__all__ = ["definitions", "fresh", "renamed"]
+__all__ = ["definitions", "fresh", "renamed", "replace_variables"]
 
 
 def definitions(stmt: tirx.Stmt) -> list[Var]:
@@ -71,3 +72,8 @@ def renamed(stmt: tirx.Stmt, names: Mapping[Var, Var]) -> tirx.Stmt:
 def fresh(stmt: tirx.Stmt) -> tirx.Stmt:
     """Return a statement with definitions of its own, so that it may stand twice in a function."""
     return renamed(stmt, {var: Var(var.name, var.ty) for var in definitions(stmt)})
+
+
+def replace_variables(node: Any, values: Mapping[Var, Expr]) -> Any:
+    """Put expressions in the place of variables where they are used; buffers stay as they are."""
+    return tvm_ffi.structural_map(node, (Var, lambda var: values.get(var, var)))

@@ -15,6 +15,7 @@ from tvm.ir import Expr, Span, TensorLoad, Var
 from ..errors import SparseProgramError, describe_span
 from .axis import AttachedAxis, Axis, DenseFixedAxis, FusedAxis, MergedAxis, stored_axis
 from .buffer import SparseBuffer, ancestors
+from .contents import loads_from, stores_to
 from .function import SparseFunc
 from .iteration import SparseIteration
 
@@ -304,7 +305,7 @@ def _check_kinds(node: SparseIteration) -> Iterator[_Problem]:
             continue
         for index in store.indices:
             wrong = _used_variables(index) & set(reduction)
-            if wrong and _stored_in(node.init, store.buffer):
+            if wrong and stores_to(node.init, store.buffer):
                 names = ", ".join(sorted(reduction[v].name for v in wrong))
                 yield _Problem(
                     f"{where}: {store.buffer.name} is reduced, but stored at an index that depends "
@@ -322,7 +323,7 @@ def _check_last_value(node: SparseIteration, func: SparseFunc) -> Iterator[_Prob
             reduction[var] for var in _used_variables(store.value) - places if var in reduction
         ]
         is_result = any(store.buffer.same_as(param) for param in func.params)
-        if varying and is_result and not _loaded_in(node.body, store.buffer):
+        if varying and is_result and not loads_from(node.body, store.buffer):
             name, axis = store.buffer.name, varying[0].name
             yield _Problem(
                 f"iteration {node.name}: {name} is overwritten by every entry of axis {axis}, which is "
@@ -375,22 +376,6 @@ def _own_stores(node: SparseIteration) -> list[tirx.BufferStore]:
 
     visit(node.body)
     return stores
-
-
-def _loaded_in(stmt, buffer: Var) -> bool:
-    found = []
-    tvm_ffi.structural_walk(
-        stmt, [(TensorLoad, lambda s: found.append(s) if s.source.same_as(buffer) else None)]
-    )
-    return bool(found)
-
-
-def _stored_in(stmt, buffer: Var) -> bool:
-    found = []
-    tvm_ffi.structural_walk(
-        stmt, [(tirx.BufferStore, lambda s: found.append(s) if s.buffer.same_as(buffer) else None)]
-    )
-    return bool(found)
 
 
 # --- expressions -------------------------------------------------------------------------------

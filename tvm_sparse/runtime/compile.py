@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import IRModule
 from tvm.target import Target, codegen
 
 from ..errors import SparseProgramError
 from ..ir import SparseFunc
+from ..ir.contents import buffers_stored
 from ..schedule import SparseSchedule
 from ..transform import PIPELINE_NAME, LowerSparseBuffer, LowerSparseIteration
 from ..transform._layout import read_layout, size_text
@@ -319,7 +319,7 @@ def _entry(func: tirx.PrimFunc, layout: dict | None) -> dict:
     """Argument metadata of one function; without a layout, from the signature itself."""
     if layout is not None:
         return {key: layout[key] for key in ("args", "axes", "tensors", "formats")}
-    written = _written(func)
+    written = buffers_stored(func.body)
     args = []
     for param in func.params:
         if tirx.is_buffer_var(param):
@@ -336,10 +336,3 @@ def _entry(func: tirx.PrimFunc, layout: dict | None) -> dict:
         else:
             args.append({"name": param.name, "kind": "scalar", "dtype": str(param.ty.dtype)})
     return {"args": args, "axes": []}
-
-
-def _written(func: tirx.PrimFunc) -> set:
-
-    written = set()
-    tvm_ffi.structural_walk(func.body, [(tirx.BufferStore, lambda s: written.add(s.buffer))])
-    return written

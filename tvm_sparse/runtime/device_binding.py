@@ -14,6 +14,7 @@ import numpy as np
 import tvm_ffi
 
 from .arrays import is_cupy_matrix, is_torch
+from .axis_checks import check_axis, check_axis_ends
 from .binding import Binding
 from .device_arrays import DeviceArray, allocator_like, device_array, device_number
 from .device_matrices import unpack_on_device
@@ -101,12 +102,9 @@ class DeviceBinding(Binding):
             from_matrix = all(array is None for array in given)  # checked there
             if level == "cheap" and (from_matrix or checked.holds(*given, sizes)):
                 continue
-            self.views = views | {name: views[name].to_host() for name in names if name in views}
-            try:
-                self._check_ends(axis)
-                self._check_axis(axis, sizes[0])
-            finally:
-                self.views = views
+            on_host = {name: views[name].to_host() for name in names if name in views}
+            check_axis_ends(self.signature, axis, on_host, self.sizes)
+            check_axis(self.signature, axis, on_host, sizes[0])
             checked.remember(*given, sizes)
         if level == "full":
             for packed in self.packed.values():

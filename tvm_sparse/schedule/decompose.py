@@ -18,9 +18,10 @@ from ..errors import SparseProgramError
 from ..formats import Format
 from ..ir import Axis, MergedAxis, SparseBuffer, SparseFunc, SparseIteration
 from ..ir.buffer import ancestors
+from ..ir.contents import buffers_stored
 from ..transform.fill_outputs import inits_all
 from ..transform.promote_accumulators import promote_accumulators
-from .dependences import check_accumulates, check_reads, stored_buffers
+from .dependences import check_accumulates, check_reads
 from .iterations import (
     axis_title,
     find_iteration,
@@ -224,12 +225,12 @@ def _check_operand_elsewhere(
     """A result that is held in parts exists nowhere else, and parts are not computed elsewhere."""
     if not is_used_outside(func, iteration, operand.buffer):
         return
-    if operand.buffer in stored_buffers(iteration):
+    if operand.buffer in buffers_stored(iteration):
         raise SparseProgramError(
             f"{label}: operand {operand.name} is a result that other statements use as well, and "
             "they would not see its parts"
         )
-    if operand.buffer in stored_buffers(func.body):
+    if operand.buffer in buffers_stored(func.body):
         raise SparseProgramError(
             f"{label}: operand {operand.name} is computed by other statements, which would not fill "
             "its parts"

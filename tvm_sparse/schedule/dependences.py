@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Expr, TensorLoad, Var
+from tvm.ir import Expr, Var
 
 from ..errors import SparseProgramError
 from ..ir import SparseIteration
 from ..ir.accumulation import accumulation_of
+from ..ir.contents import loads_from, loads_in, stores_in, variables_of
 
-__all__ = ["check_accumulates", "check_reads", "stored_buffers"]
+__all__ = ["check_accumulates", "check_reads"]
 
 
 def check_accumulates(iteration: SparseIteration, label: str) -> None:
@@ -39,8 +40,8 @@ def check_accumulates(iteration: SparseIteration, label: str) -> None:
                 "counts"
             )
     for buffer in operators:
-        reads = sum(load.source.same_as(buffer) for load in _loads(iteration.body))
-        if reads > sum(store.buffer.same_as(buffer) for store in stores):
+        reads = loads_from(iteration.body, buffer)
+        if len(reads) > sum(store.buffer.same_as(buffer) for store in stores):
             raise SparseProgramError(
                 f"{label}: {buffer.name} is read while it is accumulated, so what is read depends on "
                 "the order of the entries; read it in an iteration of its own"
@@ -57,7 +58,7 @@ def check_reads(iteration: SparseIteration, label: str) -> None:
     """
     stores = _shared_stores(iteration.body)
     own = set(iteration.iter_vars)
-    for load in _loads(iteration.body):
+    for load in loads_in(iteration.body):
         places = [store.indices for store in stores if store.buffer.same_as(load.source)]
         if places and not any(_is_same_entry(place, load.indices, own) for place in places):
             name = load.source.name
@@ -67,42 +68,17 @@ def check_reads(iteration: SparseIteration, label: str) -> None:
             )
 
 
-def stored_buffers(node: tvm_ffi.Object) -> set[Var]:
-    """Return the buffers that a statement stores to."""
-    found: set[Var] = set()
-    tvm_ffi.structural_walk(node, [(tirx.BufferStore, lambda store: found.add(store.buffer))])
-    return found
-
-
 def _shared_stores(body: tirx.Stmt) -> list[tirx.BufferStore]:
     """Stores into buffers that outlive one run of a body."""
-    stores: list[tirx.BufferStore] = []
     own: set[Var] = set()
-    tvm_ffi.structural_walk(
-        body,
-        [
-            (tirx.BufferStore, stores.append),
-            (tirx.AllocBuffer, lambda node: own.add(node.buffer)),
-        ],
-    )
-    return [store for store in stores if store.buffer not in own]
-
-
-def _loads(body: tirx.Stmt) -> list[TensorLoad]:
-    loads: list[TensorLoad] = []
-    tvm_ffi.structural_walk(body, [(TensorLoad, loads.append)])
-    return loads
+    tvm_ffi.structural_walk(body, (tirx.AllocBuffer, lambda node: own.add(node.buffer)))
+    return [store for store in stores_in(body) if store.buffer not in own]
 
 
 def _is_same_entry(stored: Sequence[Expr], loaded: Sequence[Expr], own: set[Var]) -> bool:
     """Whether indices agree in the iterators of the iteration; those of inner ones may differ."""
     return all(
-        tvm_ffi.structural_equal(left, right) or not (_variables(left) | _variables(right)) & own
+        tvm_ffi.structural_equal(left, right)
+        or not (variables_of(left) | variables_of(right)) & own
         for left, right in zip(stored, loaded)
     )
-
-
-def _variables(expr: Expr) -> set[Var]:
-    found: set[Var] = set()
-    tvm_ffi.structural_walk(expr, [(Var, found.add)])
-    return found

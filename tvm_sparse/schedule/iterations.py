@@ -10,6 +10,7 @@ from tvm.ir import Var
 
 from ..errors import SparseProgramError
 from ..ir import Axis, SparseFunc, SparseIteration
+from ..ir.statements import in_sequence
 
 __all__ = [
     "axis_title",
@@ -50,7 +51,7 @@ def replace_iteration(
     func: SparseFunc, old: SparseIteration, new: tirx.Stmt | Sequence[tirx.Stmt]
 ) -> SparseFunc:
     """Return the function with another statement, or several, in place of an iteration."""
-    stmt = new if isinstance(new, tirx.Stmt) else _sequence(new)
+    stmt = new if isinstance(new, tirx.Stmt) else in_sequence(new)
 
     def exchange(node: SparseIteration) -> tirx.Stmt:
         return stmt if node.same_as(old) else node
@@ -87,10 +88,6 @@ def axis_title(axis: Axis, variables: Iterable[Var]) -> str:
     """Return an axis and its iterators for messages: ``J (iterator j)``."""
     names = ", ".join(var.name for var in variables)
     return f"{axis.name} (iterator {names})"
-
-
-def _sequence(parts: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    return parts[0] if len(parts) == 1 else tirx.SeqStmt(list(parts))
 
 
 def walk(node: tvm_ffi.Object, kind: type, visit: Callable) -> None:

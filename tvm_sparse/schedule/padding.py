@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, TensorLoad, Var
 
@@ -18,7 +17,7 @@ from ..errors import SparseProgramError
 from ..formats import Format
 from ..ir import SparseBuffer, SparseIteration
 from ..ir.accumulation import is_accumulation
-from .dependences import stored_buffers
+from ..ir.contents import buffers_stored, stores_in
 
 __all__ = ["check_padding", "holds_entry", "marking_operand"]
 
@@ -30,7 +29,7 @@ _WIDE_FLOATS = ("bfloat16", "float32", "float64")
 
 def marking_operand(iteration: SparseIteration, operands: Sequence[SparseBuffer]) -> int | None:
     """Return which operand tells padding from entries: one of floats that the iteration only reads."""
-    stored = stored_buffers(iteration)
+    stored = buffers_stored(iteration)
     return next(
         (k for k, o in enumerate(operands) if o.dtype in _BITS and o.buffer not in stored), None
     )
@@ -71,9 +70,7 @@ def check_padding(
         If a statement is not known to do nothing for an operand of zero.
     """
     own = {operand.buffer for operand in operands}
-    stores: list[tirx.BufferStore] = []
-    tvm_ffi.structural_walk(iteration.body, [(tirx.BufferStore, stores.append)])
-    for store in stores:
+    for store in stores_in(iteration.body):
         if store.buffer in own:
             continue
         if not keeps_init and is_accumulation(store) and _adds_nothing(store, own):

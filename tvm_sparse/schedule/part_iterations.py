@@ -13,9 +13,10 @@ from ..errors import SparseProgramError
 from ..ir import Axis, SparseBuffer, SparseFunc, SparseIteration
 from ..ir.accumulation import accumulation_of
 from ..ir.buffer import ancestors, declare_buffer
+from ..ir.contents import buffers_stored, variables_of
 from ..ir.verify import unseparated_axes
 from ..transform.fill_outputs import COVER_MARK, START_MARK
-from .dependences import check_accumulates, stored_buffers
+from .dependences import check_accumulates
 from .iterations import with_fields
 from .padding import check_padding, holds_entry, marking_operand
 from .parts import Part
@@ -47,7 +48,7 @@ def part_iterations(
     if _combines(iteration, places, part):
         contributions, *pair = _contribution_iterations(whole, label)
         return pair, [contributions]
-    is_own = stored_buffers(iteration) <= {operand.buffer for operand in operands}
+    is_own = buffers_stored(iteration) <= {operand.buffer for operand in operands}
     if not inits_entries or is_own:
         return [whole], []
     stored = set(part.axes)
@@ -89,7 +90,7 @@ def _part_iteration(
     is_separate = (
         _combines(iteration, places, part)
         if is_reduced
-        else stored_buffers(iteration) <= set(by_operand)
+        else buffers_stored(iteration) <= set(by_operand)
     )
     loops = _order_loops(iteration, places, part, stored_vars, is_separate)
     coordinates = part.layout.to_tensor(stored_vars)
@@ -242,7 +243,7 @@ def _contribution_iterations(
     fresh = {var: Var(var.name, str(var.ty.dtype)) for var in own}
     rename = [(Var, lambda var: fresh.get(var, var))]
     indices = [tvm_ffi.structural_map(index, rename) for index in store.indices]
-    used = set().union(*(_variables(index) for index in indices))
+    used = set().union(*(variables_of(index) for index in indices))
     own_load = tirx.BufferLoad(buffer, list(fresh.values()))
     add = with_fields(
         iteration,
@@ -256,12 +257,6 @@ def _contribution_iterations(
         name=f"{iteration.name}_add",
     )
     return contributions, compute, add
-
-
-def _variables(expr: Expr) -> set[Var]:
-    found: set[Var] = set()
-    tvm_ffi.structural_walk(expr, [(Var, found.add)])
-    return found
 
 
 def _iterator_name(

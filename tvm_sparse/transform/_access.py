@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Expr, TensorLoad, Var
+from tvm.ir import Expr, Var
 
 from ..errors import SparseProgramError
 from ..ir import Axis, SparseBuffer, stored_axis
+from ..ir.contents import loads_global, variables_of
 
 __all__ = ["Access", "Iterator", "Prologue", "resolve_access", "row_extent"]
 
@@ -297,16 +298,9 @@ def conjunction(left: Expr | None, right: Expr) -> Expr:
     """
     if left is None:
         return right
-    if reads_memory(right):
+    if loads_global(right):
         return tirx.if_then_else(left, right, tirx.const(False, "bool"))
     return tirx.And(left, right)
-
-
-def reads_memory(expression: Expr) -> bool:
-    """Whether an expression loads from an array; scratch of searches does not count."""
-    loads: list[Expr] = []
-    tvm_ffi.structural_walk(expression, [(TensorLoad, loads.append)])
-    return any(load.source.ty.storage_scope == "global" for load in loads)
 
 
 def _same(left: Expr | None, right: Expr | None) -> bool:
@@ -328,15 +322,6 @@ def widened(left: Expr, right: Expr) -> tuple[Expr, Expr]:
     if types != {"int32", "int64"}:
         return left, right
     return left.astype("int64"), right.astype("int64")
-
-
-def variables_of(expression: Expr) -> set[Var]:
-    """Return the variables, buffers included, that occur in an expression."""
-    used: set[Var] = set()
-    tvm_ffi.structural_walk(
-        expression, [(Var, used.add), (TensorLoad, lambda e: used.add(e.source))]
-    )
-    return used
 
 
 def _binary_search(placer, home, axis, begin, extent, coordinate, result) -> tirx.Stmt:

@@ -19,7 +19,8 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx import IterVar
 
 from ..ir import Axis
-from ._access import Iterator, Prologue, variables_of
+from ..ir.contents import buffers_stored, buffers_used, variables_of
+from ._access import Iterator, Prologue
 from .fill_outputs import COVER_MARK, FILL_MARK, START_MARK
 
 __all__ = [
@@ -27,7 +28,6 @@ __all__ = [
     "SPATIAL",
     "Loop",
     "assemble_blocks",
-    "buffers_stored",
     "changed_block",
     "inside_axis",
     "realize",
@@ -261,12 +261,12 @@ def _after_searches(stmt: tirx.Stmt, prologue: Prologue) -> tirx.Stmt:
 
 def _searches_for(stmt: tirx.Stmt, prologue: Prologue) -> list[tirx.Stmt]:
     """The statements of a prologue whose results a statement uses, directly or not."""
-    needed = _buffers_in(stmt)
+    needed = buffers_used(stmt)
     kept: list[tirx.Stmt] = []
     for search in reversed(prologue.statements):
         if needed & buffers_stored(search):
             kept.insert(0, search)
-            needed |= _buffers_in(search)
+            needed |= buffers_used(search)
     return kept
 
 
@@ -284,30 +284,11 @@ def _with_buffers(stmt: tirx.Stmt, buffers: dict[Var, Var]) -> tirx.Stmt:
     return tvm_ffi.structural_mutate(stmt, [(TensorLoad, load), (tirx.BufferStore, store)])
 
 
-def _buffers_in(stmt: tirx.Stmt) -> set[Var]:
-    found: set[Var] = set()
-    tvm_ffi.structural_walk(
-        stmt,
-        [
-            (TensorLoad, lambda e: found.add(e.source)),
-            (tirx.BufferStore, lambda s: found.add(s.buffer)),
-        ],
-    )
-    return found
-
-
 def changed_block(block: SBlock, **parts: Any) -> SBlock:
     """Return a block with some of its fields replaced."""
     names = ("iter_vars", "reads", "writes", "name_hint", "body", "init")
     names += ("alloc_buffers", "match_buffers", "annotations", "span")
     return SBlock(**{name: parts.get(name, getattr(block, name)) for name in names})
-
-
-def buffers_stored(stmt: tirx.Stmt) -> set[Var]:
-    """Return the buffers that a statement stores to."""
-    found: set[Var] = set()
-    tvm_ffi.structural_walk(stmt, [(tirx.BufferStore, lambda s: found.add(s.buffer))])
-    return found
 
 
 def realize(

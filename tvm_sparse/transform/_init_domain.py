@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Expr, Range, TensorLoad, Var
+from tvm.ir import Expr, Range, Var
 from tvm.tirx import For, IterVar
 
-from ._access import variables_of
+from ..ir.contents import has_loads, variables_of
 
 __all__ = ["InitDomain", "init_domain", "may_be_empty"]
 
@@ -153,7 +153,7 @@ class _Domain:
         for var in variables_of(value) & self._loops.keys():
             extent = self._loops[var].extent
             known |= variables_of(extent)
-            if _reads_memory(extent):
+            if has_loads(extent):
                 self._refuse(var)
         if not variables_of(value) <= known:
             self._refuse(next(iter(variables_of(value) & self._left)))
@@ -276,12 +276,6 @@ def _numbers(digits: list[_Digit]) -> list[list[_Digit]]:
 
 def _same(left: Expr, right: Expr) -> bool:
     return tvm_ffi.structural_equal(left, right)
-
-
-def _reads_memory(expr: Expr) -> bool:
-    found = []
-    tvm_ffi.structural_walk(expr, [(TensorLoad, found.append)])
-    return bool(found)
 
 
 def _without(predicate: Expr, dropped: set[Var]) -> Expr:

@@ -13,18 +13,16 @@ from tvm import tirx
 from tvm.ir import Expr, Var
 
 from ..ir import Axis, FusedAxis, MergedAxis, SparseIteration, stored_axis
-from ._access import Iterator, Prologue, row_extent, variables_of
+from ..ir.contents import variables_of
+from ._access import Iterator, Prologue, row_extent
+from ._axis_loops import AxisLoops
 from ._merge_loops import Step, Walk, intersection_loops, union_loops
+from ._scope import FunctionScope
 
-__all__ = ["InnerLoops", "has_merged_axes", "split_at_merged_axis"]
+__all__ = ["InnerLoops", "split_at_merged_axis"]
 
 #: A loop: its axis, and kinds and variables of its iterators.
 _Group = tuple[Axis, str, list[Var]]
-
-
-def has_merged_axes(node: SparseIteration) -> bool:
-    """Whether an iteration has a union or intersection."""
-    return any(isinstance(axis, MergedAxis) for axis in node.axes)
 
 
 def split_at_merged_axis(node: SparseIteration) -> SparseIteration | None:
@@ -48,12 +46,21 @@ class InnerLoops:
 
     Parameters
     ----------
-    lowering : object
-        The lowering of the function: opens loops, lowers statements, and knows iterators and searches.
+    scope : FunctionScope
+        Iterators and searches of the function.
+    loops : AxisLoops
+        Opens the loops over axes that are not merged.
+    statement : callable
+        Lowers what stands in the loops.
     """
 
-    def __init__(self, lowering) -> None:
-        self._lowering = lowering
+    def __init__(
+        self,
+        scope: FunctionScope,
+        loops: AxisLoops,
+        statement: Callable[[tirx.Stmt], tirx.Stmt],
+    ) -> None:
+        self._scope, self._loops, self._statement = scope, loops, statement
         self.depth = 0
 
     @property
@@ -63,12 +70,12 @@ class InnerLoops:
 
     def lower(self, node: SparseIteration) -> tirx.Stmt:
         """Lower an iteration whose reductions, if it has an init, stand inside of all other loops."""
-        outer = dict(self._lowering.iterators)
+        outer = dict(self._scope.iterators)
         self.depth += 1
         groups = node.loops
 
         def update(groups: Sequence[_Group]) -> tirx.Stmt:
-            return self._nest(groups, lambda: self._lowering.statement(node.body), node.body)
+            return self._nest(groups, lambda: self._statement(node.body), node.body)
 
         if node.init is None:
             lowered = update(groups)
@@ -76,12 +83,12 @@ class InnerLoops:
             reduced = next(k for k, (_, kinds, _) in enumerate(groups) if "R" in kinds)
 
             def both() -> tirx.Stmt:
-                init = self._lowering.statement(node.init)
+                init = self._statement(node.init)
                 return tirx.SeqStmt([init, update(groups[reduced:])])
 
             lowered = self._nest(groups[:reduced], both, node)
         self.depth -= 1
-        self._lowering.iterators = outer
+        self._scope.iterators = outer
         return lowered
 
     def _nest(
@@ -96,7 +103,7 @@ class InnerLoops:
             return self._merged(
                 axis, variables[0], lambda: self._nest(rest, content, source), is_leaf
             )
-        loop = self._lowering.open_loop(axis, list(zip(_members(axis), kinds, variables)))
+        loop = self._loops.open(axis, list(zip(_members(axis), kinds, variables)))
         body = self._nest(rest, content, source)
         for guard, _ in reversed(loop.guards):
             body = tirx.IfThenElse(guard, body, None)
@@ -106,7 +113,7 @@ class InnerLoops:
 
     def _after_prologue(self, body: tirx.Stmt) -> tirx.Stmt:
         """Close the innermost loop: searches first; the loop around it declares what they use."""
-        placer = self._lowering.placer
+        placer = self._scope.placer
         prologue = placer.pop()
         placer.prologues[-1].buffers.extend(prologue.buffers)
         return tirx.SeqStmt([*prologue.statements, body]) if prologue.statements else body
@@ -114,9 +121,9 @@ class InnerLoops:
     def _merged(
         self, axis: MergedAxis, var: Var, content: Callable[[], tirx.Stmt], is_leaf: bool
     ) -> tirx.Stmt:
-        placer = self._lowering.placer
+        placer = self._scope.placer
         home = placer.prologues[-1]
-        parents = [self._lowering.parent_position(member) for member in axis.members]
+        parents = [self._loops.parent_position(member) for member in axis.members]
         walks = [self._walk(member, parent) for member, parent in zip(axis.members, parents)]
 
         def scratch(name: str, dtype: str) -> Var:
@@ -139,7 +146,7 @@ class InnerLoops:
                     axis.members, walks, parents, own.positions, own.present
                 )
             ]
-            self._lowering.iterators[var] = Iterator(
+            self._scope.iterators[var] = Iterator(
                 axis, "S", var, own.coordinate, own.coordinate, own.coordinate, None, tuple(members)
             )
             known = {v for m in members for e in (m.local, m.present) for v in _variables(e)}
@@ -153,10 +160,10 @@ class InnerLoops:
     def _walk(self, member: Axis, parent: Expr | None) -> Walk:
         stored = stored_axis(member)
         begin, extent = row_extent(stored, parent)
-        extent = self._lowering.guarded_extent(member, extent)
-        home = self._lowering.placer.prologues[-1]
+        extent = self._loops.guarded_extent(member, extent)
+        home = self._scope.placer.prologues[-1]
         following, end = (
-            self._lowering.placer.scratch(home, f"{stored.name}_{what}", "int64")
+            self._scope.placer.scratch(home, f"{stored.name}_{what}", "int64")
             for what in ("next", "end")
         )
         return Walk(stored, begin, extent, following, end)

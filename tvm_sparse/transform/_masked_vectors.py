@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 
+from ..ir.contents import buffers_loaded
+from ..ir.statements import in_sequence
 from ._tile_loops import at_value, dtype_of, is_guard, stride_of, uses
 
 
@@ -148,15 +149,12 @@ def _masked_store(
         return tirx.SeqStmt([*bindings, tirx.BufferStore(store.buffer, kept, indices)])
     masked = tirx.op.masked_store(store.buffer, value, *indices, mask)
     statements = [*bindings, tirx.Evaluate(masked)]
-    return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
+    return in_sequence(statements)
 
 
 def _check_maskable(store: tirx.BufferStore) -> None:
     """Refuse bfloat16 and float8: the passes that give them their meaning pass masked code by."""
-    buffers = [store.buffer]
-    tvm_ffi.structural_walk(
-        store.value, (tvm.ir.TensorLoad, lambda load: buffers.append(load.source))
-    )
+    buffers = [store.buffer, *buffers_loaded(store.value)]
     if any(str(buffer.dtype).startswith(("bfloat", "float8")) for buffer in buffers):
         raise _Unmaskable
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Expr, Range, TensorLoad, Var
+from tvm.ir import Range, Var
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 
-from ._access import reads_memory, variables_of
+from ..ir.contents import buffers_loaded, has_loads, loads_global, loads_in, variables_of
 from .accumulations import match_all
 
 __all__ = ["complete_regions"]
@@ -39,7 +39,7 @@ def complete_regions(
 
     def match(block: SBlock, _mutator) -> SBlock:
         """Match what a block uses of the temporaries that the root block allocates."""
-        used = _buffers_loaded(block)
+        used = buffers_loaded(block)
         return _with_matches(block, {n: r for n, r in own.items() if n in used}, block.body)
 
     body = tvm_ffi.structural_mutate(root.body, [(SBlock, match)]) if own else root.body
@@ -60,12 +60,6 @@ def _with_matches(block: SBlock, aliases: dict[Var, Var], body: tirx.Stmt) -> SB
         block.annotations,
         block.span,
     )
-
-
-def _buffers_loaded(stmt: tirx.Stmt) -> set[Var]:
-    found: set[Var] = set()
-    tvm_ffi.structural_walk(stmt, [(TensorLoad, lambda load: found.add(load.source))])
-    return found
 
 
 class _Relaxer:
@@ -122,9 +116,9 @@ class _Relaxer:
 
     def _is_half_bounded(self, part: Range) -> bool:
         """Whether the start has bounds, as one that is loaded from place to place has not."""
-        return reads_memory(part.extent) and not any(
+        return loads_global(part.extent) and not any(
             variables_of(index) - self._params
-            for load in _loads(part.min)
+            for load in loads_in(part.min)
             for index in load.indices
         )
 
@@ -152,25 +146,16 @@ def _stored_before_loads(block: SBlock) -> set[Var]:
         return known
 
     def look(node: object, known: list[tirx.BufferStore]) -> None:
-        def load(found: TensorLoad) -> None:
+        for load in [] if node is None else loads_in(node):
             is_own = any(
-                found.source.same_as(store.buffer)
-                and not any(map(_loads, store.indices))
-                and all(map(tvm_ffi.structural_equal, found.indices, store.indices))
+                load.source.same_as(store.buffer)
+                and not any(map(has_loads, store.indices))
+                and all(map(tvm_ffi.structural_equal, load.indices, store.indices))
                 for store in known
             )
             if not is_own:
-                read.add(found.source)
-
-        if node is not None:
-            tvm_ffi.structural_walk(node, [(TensorLoad, load)])
+                read.add(load.source)
 
     if block.init is None:
         visit(block.body, [])
     return stored - read
-
-
-def _loads(expr: Expr) -> list[TensorLoad]:
-    loads: list[TensorLoad] = []
-    tvm_ffi.structural_walk(expr, [(TensorLoad, loads.append)])
-    return loads

@@ -10,8 +10,7 @@ from tvm import tirx
 from tvm.ir import Expr, Var
 from tvm.tirx import For
 
-from ._access import variables_of
-from ._tile_loops import reads_memory
+from ..ir.contents import has_loads, variables_of
 
 __all__ = [
     "StoreNest",
@@ -55,7 +54,7 @@ class StoreNest:
         conditions = [
             condition
             for condition in self.conditions
-            if not variables_of(condition) & reduced and not reads_memory(condition)
+            if not variables_of(condition) & reduced and not has_loads(condition)
         ]
         return StoreNest(kept, tuple(conditions), self.store)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import TensorLoad
 from tvm.sym import Analyzer
 
 TAIL = "tvm_sparse.tail"
@@ -77,12 +76,6 @@ def variables(node) -> list[tirx.Var]:
 
 def uses(node, var: tirx.Var) -> bool:
     return any(var.same_as(other) for other in variables(node))
-
-
-def reads_memory(expr) -> bool:
-    found = []
-    tvm_ffi.structural_walk(expr, (TensorLoad, found.append))
-    return bool(found)
 
 
 def dtype_of(expr) -> str:

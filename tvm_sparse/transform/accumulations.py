@@ -18,8 +18,8 @@ from tvm.s_tir.stmt import MatchBufferRegion, SBlock
 from tvm.tirx import IterVar
 
 from ..ir.accumulation import is_accumulation
-from ._access import variables_of
-from ._blocks import buffers_stored
+from ..ir.contents import buffers_stored, stores_in, variables_of
+from ..ir.statements import in_sequence
 
 __all__ = ["aliases_of", "give_init", "is_without_effect", "match_all"]
 
@@ -99,8 +99,7 @@ def match_all(buffer: Var, result: Var) -> MatchBufferRegion:
 
 def is_without_effect(init: tirx.Stmt, aliases: dict[Var, Var]) -> bool:
     """Whether an init stores what is there already."""
-    stores: list[tirx.BufferStore] = []
-    tvm_ffi.structural_walk(init, [(tirx.BufferStore, stores.append)])
+    stores = stores_in(init)
     return bool(stores) and all(
         isinstance(store.value, TensorLoad)
         and store.value.source in aliases
@@ -182,7 +181,7 @@ def _init(stores: list[_Guarded], later: set[Var], aliases: dict[Var, Var]) -> t
         for term in reversed([t for t in terms if not variables_of(t) & later]):
             part = tirx.IfThenElse(term, part, None)
         parts.append(part)
-    return parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
+    return in_sequence(parts)
 
 
 def _another_name(buffer: Var) -> Var:

@@ -11,6 +11,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import TensorLoad, Var
 
+from ..ir.contents import loads_in, stores_in
 from ..ir.renaming import renamed
 
 __all__ = ["AlignVectors", "vector_bytes"]
@@ -85,11 +86,9 @@ def vector_bytes(body: tirx.Stmt) -> dict[Var, int]:
     """Return the bytes of the widest vector that is read or written of each buffer."""
     widest: dict[Var, int] = {}
 
-    def note(access: TensorLoad | tirx.BufferStore) -> None:
+    for access in (*loads_in(body), *stores_in(body)):
         buffer = access.source if isinstance(access, TensorLoad) else access.buffer
         lanes = [int(i.lanes) for i in access.indices if isinstance(i, tirx.Ramp)]
         size = tvm.DataType(str(buffer.ty.dtype)).itemsize * max(lanes, default=1)
         widest[buffer] = max(widest.get(buffer, 0), size)
-
-    tvm_ffi.structural_walk(body, [(TensorLoad, note), (tirx.BufferStore, note)])
     return widest

@@ -17,7 +17,8 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ._access import variables_of
+from ..ir.contents import has_loads, loads_in, variables_of
+from ..ir.statements import as_int64
 from .versions import VERSIONS
 
 BALANCE = "tvm_sparse.balance"
@@ -138,7 +139,7 @@ def shares_of(loop: tirx.For, grain: Grain) -> Shares | None:
     if (found is None and indptr_name) or loop.kind != tirx.ForKind.PARALLEL:
         return None
     bindings: list[tirx.Stmt] = []
-    rows = _bound("balance_rows", _int64(loop.extent), bindings)
+    rows = _bound("balance_rows", as_int64(loop.extent), bindings)
     total = tirx.Var("balance_total", "int64")
     work = tirx.Var("balance_work", "int64")
     tasks = tirx.Var("balance_tasks", "int64")
@@ -200,9 +201,7 @@ def _loop(var, start, extent, kind, body, annotations) -> tirx.For:
 
 def _bound(name: str, value: tvm.ir.Expr, bindings: list[tirx.Stmt]) -> tvm.ir.Expr:
     """Read memory once: return a variable bound to a value that loads, other values as they are."""
-    loads: list[tvm.ir.TensorLoad] = []
-    tvm_ffi.structural_walk(value, (tvm.ir.TensorLoad, loads.append))
-    if not loads:
+    if not has_loads(value):
         return value
     var = tirx.Var(name, str(value.ty.dtype))
     bindings.append(tirx.Bind(var, value))
@@ -212,14 +211,11 @@ def _bound(name: str, value: tvm.ir.Expr, bindings: list[tirx.Stmt]) -> tvm.ir.E
 def _find_indptr(loop: tirx.For, name: str) -> tuple[tirx.Buffer, tvm.ir.Expr] | None:
     """The integer array ``name`` that the body reads for each row, and its index for the first row."""
     found: list[tuple[tirx.Buffer, tvm.ir.Expr]] = []
-
-    def visit(load: tvm.ir.TensorLoad) -> None:
+    for load in loads_in(loop.body):
         base, _, suffix = load.source.name.rpartition("_")
         named = load.source.name == name or (base == name and suffix.isdigit())
         if named and len(load.indices) == 1:
             found.append((load.source, load.indices[0]))
-
-    tvm_ffi.structural_walk(loop.body, (tvm.ir.TensorLoad, visit))
     if not found:
         return None
     analyzer = tvm.sym.Analyzer()
@@ -247,18 +243,14 @@ def _steps_of_an_entry(loop: tirx.For):
     local: list[tirx.Var] = [loop.loop_var]
 
     def known(extent) -> bool:
-        reads = []
-        tvm_ffi.structural_walk(extent, (tvm.ir.TensorLoad, reads.append))
-        used = []
-        tvm_ffi.structural_walk(extent, (tirx.Var, used.append))
-        return not reads and not any(var.same_as(inner) for var in used for inner in local)
+        return not has_loads(extent) and not variables_of(extent) & set(local)
 
     def depth_and_steps(stmt):
         if isinstance(stmt, tirx.For):
             local.append(stmt.loop_var)
             depth, steps = depth_and_steps(stmt.body)
             if known(stmt.extent):
-                steps = steps * _int64(stmt.extent)
+                steps = steps * as_int64(stmt.extent)
             return depth + 1, steps
         children = {
             tirx.SeqStmt: lambda: list(stmt.seq),
@@ -298,7 +290,7 @@ class _RowSearch:
         index = self.start + row.astype(str(self.start.ty.dtype))
         entries = tirx.BufferLoad(self.indptr, [index])
         first = tirx.BufferLoad(self.indptr, [self.start])
-        return _int64(entries) - _int64(first) + row
+        return as_int64(entries) - as_int64(first) + row
 
     def row(self, task) -> _Search:
         """Find the first row of a task."""
@@ -331,7 +323,3 @@ class _RowSearch:
             tirx.While(read_low < read_high, step),
         ]
         return _Search(statements, read_low)
-
-
-def _int64(expr):
-    return expr.astype("int64") if isinstance(expr, tvm.ir.Expr) else tirx.IntImm("int64", expr)

@@ -15,6 +15,7 @@ from tvm.ir import Expr, TensorLoad, Var
 from ..ir import Axis, SparseBuffer, SparseFunc, SparseIteration
 from ..ir.axis import DenseFixedAxis
 from ..ir.buffer import ancestors
+from ..ir.contents import stores_in
 
 __all__ = ["COVER_MARK", "FILL_MARK", "START_MARK", "buffer_roles", "fill_outputs", "inits_all"]
 
@@ -242,13 +243,9 @@ def _covers(buffer: SparseBuffer, node: tirx.BufferStore, scope: _Scope, initial
 
 
 def _owns(iteration: SparseIteration, node: tirx.BufferStore) -> bool:
-    found = []
-    if iteration.init is not None:
-        tvm_ffi.structural_walk(
-            iteration.init,
-            [(tirx.BufferStore, lambda s: found.append(s) if s.same_as(node) else None)],
-        )
-    return bool(found)
+    if iteration.init is None:
+        return False
+    return any(store.same_as(node) for store in stores_in(iteration.init))
 
 
 def _equal(left, right) -> bool:

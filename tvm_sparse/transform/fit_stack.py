@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, TensorLoad, Var
 
-from ._access import variables_of
+from ..ir.contents import variables_of
 
 __all__ = ["FitStack"]
 

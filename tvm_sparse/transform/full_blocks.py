@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm.ir import Call, Expr, TensorLoad, Var
 from tvm.tirx import For
 
-from ._access import variables_of
+from ..ir.contents import variables_of
 from ._tile_loops import at_value, stride_of
 
 __all__ = ["FULL_BLOCKS", "SkipPaddingTests"]

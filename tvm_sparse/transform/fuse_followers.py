@@ -21,7 +21,18 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym import Analyzer
 from tvm.tirx import For
 
-from ._access import variables_of
+from ..ir.contents import (
+    buffers_loaded,
+    buffers_stored,
+    buffers_used,
+    loads_from,
+    loads_in,
+    stores_in,
+    stores_to,
+    variables_of,
+)
+from ..ir.renaming import replace_variables
+from ..ir.statements import in_sequence
 from ._blocks import changed_block
 
 __all__ = ["FuseFollowers"]
@@ -94,8 +105,7 @@ def _fuse(func: tirx.PrimFunc) -> tirx.PrimFunc:
         temporaries.remove(temporary)
     if len(statements) == len(root.block.body.seq):
         return func
-    body = statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
-    block = changed_block(root.block, body=body, alloc_buffers=temporaries)
+    block = changed_block(root.block, body=in_sequence(statements), alloc_buffers=temporaries)
     return func.with_body(SBlockRealize(root.iter_values, root.predicate, block))
 
 
@@ -110,15 +120,11 @@ def _fuse_pair(
         return None
     others = [s for k, s in enumerate(statements) if k not in (place, place + 1)]
     for temporary in temporaries:
-        written = _buffers(rows.block, tirx.BufferStore)
-        read = _buffers(follower.block, TensorLoad)
-        if temporary not in written or temporary not in read:
+        if temporary not in buffers_stored(rows.block) & buffers_loaded(follower.block):
             continue
-        if temporary in _buffers(follower.block, tirx.BufferStore) or _is_index(
-            statements, temporary
-        ):
+        if temporary in buffers_stored(follower.block) or _is_index(statements, temporary):
             continue
-        if any(temporary in _buffers(s, tirx.BufferStore, TensorLoad) for s in others):
+        if temporary in buffers_used(*others):
             continue
         fused = _join(rows, follower, temporary)
         if fused is not None:
@@ -131,7 +137,7 @@ def _join(rows: _Nest, follower: _Nest, temporary: Var) -> tirx.Stmt | None:
     if not all(isinstance(value, Var) for value in follower.realize.iter_values):
         return None
     inner = follower.block.iter_vars[1:]
-    finish = _replace(follower.block, {follower.row: rows.row})
+    finish = replace_variables(follower.block, {follower.row: rows.row})
     start = _row_start(finish, temporary, inner)
     if start is None:
         return None
@@ -188,8 +194,8 @@ def _over(
     analyzer = Analyzer()
 
     def widen(part: Range) -> Range:
-        begin = analyzer.simplify(_replace(part.min, first))
-        end = _replace(part.min, last) + part.extent
+        begin = analyzer.simplify(replace_variables(part.min, first))
+        end = replace_variables(part.min, last) + part.extent
         return Range.from_min_extent(begin, analyzer.simplify(end - begin))
 
     return [
@@ -209,17 +215,12 @@ def _distinct(regions: Sequence[TensorRegion]) -> list[TensorRegion]:
 
 def _row_start(block: SBlock, temporary: Var, inner: Sequence[tirx.IterVar]) -> Expr | None:
     """Where a row begins in the temporary: the place read there, at the first of the inner iterators."""
-    places: list[Expr] = []
-
-    def note(load: TensorLoad) -> None:
-        if load.source.same_as(temporary) and len(load.indices) == 1:
-            places.append(load.indices[0])
-
-    tvm_ffi.structural_walk(block.body, (TensorLoad, note))
+    loads = loads_from(block.body, temporary)
+    places = [load.indices[0] for load in loads if len(load.indices) == 1]
     if not places:
         return None
     first = {iv.var: iv.dom.min for iv in inner}
-    return Analyzer().simplify(_replace(places[0], first))
+    return Analyzer().simplify(replace_variables(places[0], first))
 
 
 def _in_row(node: Any, temporary: Var, local: Var, start: Expr) -> Any:
@@ -251,43 +252,15 @@ def _in_row(node: Any, temporary: Var, local: Var, start: Expr) -> Any:
 
 def _places(body: tirx.Stmt | SBlock, buffer: Var) -> set[Var]:
     """Variables that tell where a buffer is read or written."""
-    found: set[Var] = set()
-
-    def note_load(node: TensorLoad) -> None:
-        if node.source.same_as(buffer):
-            found.update(*(variables_of(index) for index in node.indices))
-
-    def note_store(node: tirx.BufferStore) -> None:
-        if node.buffer.same_as(buffer):
-            found.update(*(variables_of(index) for index in node.indices))
-
-    tvm_ffi.structural_walk(body, [(TensorLoad, note_load), (tirx.BufferStore, note_store)])
-    return found
-
-
-def _buffers(node: object, *kinds: type) -> set[Var]:
-    """Buffers that loads or stores touch."""
-    found: set[Var] = set()
-    visits = {
-        TensorLoad: lambda load: found.add(load.source),
-        tirx.BufferStore: lambda store: found.add(store.buffer),
-    }
-    tvm_ffi.structural_walk(node, [(kind, visits[kind]) for kind in kinds])
-    return found
+    accesses = [*loads_from(body, buffer), *stores_to(body, buffer)]
+    return {var for access in accesses for index in access.indices for var in variables_of(index)}
 
 
 def _is_index(statements: Sequence[tirx.Stmt], buffer: Var) -> bool:
     """Whether the values of a buffer tell where others are read or written."""
-    found: set[Var] = set()
-
-    def note(access: TensorLoad | tirx.BufferStore) -> None:
-        for index in access.indices:
-            found.update(variables_of(index))
-
-    for statement in statements:
-        tvm_ffi.structural_walk(statement, [(TensorLoad, note), (tirx.BufferStore, note)])
-    return buffer in found
-
-
-def _replace(node: Any, values: dict[Var, Expr]) -> Any:
-    return tvm_ffi.structural_map(node, (Var, lambda var: values.get(var, var)))
+    return any(
+        buffer in variables_of(index)
+        for statement in statements
+        for access in (*loads_in(statement), *stores_in(statement))
+        for index in access.indices
+    )

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Expr, TensorLoad, Var
+from tvm.ir import Expr
 
-from ._access import variables_of
+from ..ir.contents import loads_from, variables_of
+from ..ir.statements import in_sequence
 from ._store_nests import StoreNest, find_nest, under_conditions
 
 __all__ = ["GuardLoads"]
@@ -62,7 +63,7 @@ def GuardLoads() -> tvm.transform.Pass:
             if statements is None:
                 return node
             moved.append(node)
-            return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
+            return in_sequence(statements)
 
         body = tvm_ffi.structural_map(func.body, (tirx.SeqStmt, sequence))
         return func.with_body(body) if moved else func
@@ -98,12 +99,4 @@ def _loads_for(
     buffer = nest.store.buffer
     if any(buffer in variables_of(condition) for condition in conditions):
         return False
-    return _count_loads(use.store, buffer) == _count_loads(whole, buffer) > 0
-
-
-def _count_loads(stmt: tirx.Stmt, buffer: Var) -> int:
-    found: list[TensorLoad] = []
-    tvm_ffi.structural_walk(
-        stmt, (TensorLoad, lambda load: found.append(load) if load.source.same_as(buffer) else None)
-    )
-    return len(found)
+    return len(loads_from(use.store, buffer)) == len(loads_from(whole, buffer)) > 0

@@ -14,8 +14,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, PointerType, PrimType, TensorLoad, Var
 
-from ._access import variables_of
-from ._tile_loops import reads_memory
+from ..ir.contents import has_loads, variables_of
 
 __all__ = ["HoistBases"]
 
@@ -126,7 +125,7 @@ def _hoist(body: tirx.Stmt, threads: set[Var]) -> tirx.Stmt:
         index = node.indices[0]
         first = index.base if isinstance(index, tirx.Ramp) else index
         base, rest = _split(first, threads)
-        if base is None or rest is None or not reads_memory(rest):
+        if base is None or rest is None or not has_loads(rest):
             return node
         place = tirx.Ramp(rest, index.stride, index.lanes) if isinstance(index, tirx.Ramp) else rest
         return tirx.BufferLoad(moved(node.source, base), [place])

@@ -13,7 +13,7 @@ from tvm import tirx
 from tvm.ir import Call, Expr, IRModule, TensorLoad, Var
 from tvm.tirx import For, ForKind
 
-from ._access import variables_of
+from ..ir.contents import loads_from, variables_of
 from ._layout import read_layout
 
 __all__ = ["HoistIndexLoads"]
@@ -141,19 +141,13 @@ def _loads_of(stmt: tirx.Stmt, arrays: set[Var]) -> list[tuple[TensorLoad, Var]]
 
 def _repeats(stmt: tirx.Stmt, load: TensorLoad) -> bool:
     """Whether a ``while`` loop in a statement makes a load."""
-    found: list[Expr] = []
-
-    def loops(loop: tirx.While) -> None:
-        tvm_ffi.structural_walk(
-            loop,
-            (
-                TensorLoad,
-                lambda own: found.append(own) if own.source.same_as(load.source) else None,
-            ),
-        )
-
-    tvm_ffi.structural_walk(stmt, (tirx.While, loops))
-    return any(tvm_ffi.structural_equal(own, load) for own in found)
+    loops: list[tirx.While] = []
+    tvm_ffi.structural_walk(stmt, (tirx.While, loops.append))
+    return any(
+        tvm_ffi.structural_equal(own, load)
+        for loop in loops
+        for own in loads_from(loop, load.source)
+    )
 
 
 def _invariant_loads(loop: For, arrays: set[Var]) -> list[tuple[TensorLoad, Var]]:

@@ -13,7 +13,8 @@ from tvm import tirx
 from tvm.ir import Expr, TensorLoad
 from tvm.tirx import For
 
-from ._access import variables_of
+from ..ir.contents import loads_from, variables_of
+from ._marked_loops import marked_loops_pass
 from ._store_nests import StoreNest, common_value, find_nest, same_element, with_body
 
 __all__ = ["HOLD", "HoldTile"]
@@ -67,40 +68,14 @@ def HoldTile() -> tvm.transform.Pass:
     'tvm_sparse.HoldTile'
     """
 
-    def transform(func: tirx.PrimFunc, _mod, _ctx) -> tirx.PrimFunc:
-        held = []
-
-        def rewrite(loop: For, mutator) -> tirx.Stmt:
-            if HOLD not in loop.annotations:
-                return mutator.default_mutate(loop)
-            held.append(loop)
-            return _hold(loop)[0]
-
-        def rewrite_sequence(sequence: tirx.SeqStmt, mutator) -> tirx.Stmt:
-            parts: list[tirx.Stmt] = []
-            for part in sequence.seq:
-                if not isinstance(part, For) or HOLD not in part.annotations:
-                    parts.append(mutator.mutate(part))
-                    continue
-                held.append(part)
-                statement, replaces_init = _hold(part, parts[-1] if parts else None)
-                parts[len(parts) - replaces_init :] = [statement]
-            return tirx.SeqStmt(parts) if len(parts) > 1 else parts[0]
-
-        rules = [(For, rewrite), (tirx.SeqStmt, rewrite_sequence)]
-        body = tvm_ffi.structural_mutate(func.body, rules)
-        return func.with_body(body) if held else func
-
-    hold = tirx.transform.prim_func_pass(transform, opt_level=0, name="tvm_sparse.HoldTile")
-    return tvm.transform.Sequential([hold, tirx.transform.ConvertSSA()], name="tvm_sparse.HoldTile")
+    return marked_loops_pass("tvm_sparse.HoldTile", HOLD, _hold)
 
 
-def _hold(loop: For, before: tirx.Stmt | None = None) -> tuple[tirx.Stmt, bool]:
+def _hold(loop: For, before: tirx.Stmt | None) -> tuple[tirx.Stmt, bool]:
     """Return what a loop becomes, and whether that replaces the statement before it too."""
-    annotations = {key: value for key, value in loop.annotations.items() if key != HOLD}
     nest = find_nest(loop.body)
     if nest is None or not _can_hold(nest, loop):
-        return with_body(loop, loop.body, annotations), False
+        return loop, False
     tile, result = nest.of_tile(), nest.store.buffer
     size, place = 1, tirx.const(0, "int64")
     for inner in tile.loops:
@@ -121,7 +96,7 @@ def _hold(loop: For, before: tirx.Stmt | None = None) -> tuple[tirx.Stmt, bool]:
         [
             tirx.AllocBuffer(held),
             tile.around(tirx.BufferStore(held, first, [place])),
-            with_body(loop, nest.around(tirx.BufferStore(held, value, [place])), annotations),
+            with_body(loop, nest.around(tirx.BufferStore(held, value, [place])), loop.annotations),
             tile.around(tirx.BufferStore(result, tirx.BufferLoad(held, [place]), element)),
         ]
     )
@@ -140,10 +115,6 @@ def _can_hold(nest: StoreNest, loop: For) -> bool:
             return False
     if any(variables_of(inner.extent) & inside for inner in nest.loops):
         return False
-    loads: list[TensorLoad] = []
-    tvm_ffi.structural_walk(store.value, (TensorLoad, loads.append))
     return all(
-        same_element(load.indices, store.indices)
-        for load in loads
-        if load.source.same_as(store.buffer)
+        same_element(load.indices, store.indices) for load in loads_from(store.value, store.buffer)
     )

@@ -13,6 +13,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from ..ir.statements import in_sequence
 from .balance import (
     BALANCE,
     DEFAULT_GRAIN,
@@ -64,7 +65,7 @@ def _merge_outer(node: tirx.SeqStmt) -> tirx.Stmt:
     for stmt in node.seq:
         last = parts[-1] if parts else None
         parts[-1:] = [_merged(last, stmt)] if _merge_well(last, stmt) else [*parts[-1:], stmt]
-    return _sequence(parts)
+    return in_sequence(parts)
 
 
 def _merge_well(first: tirx.Stmt | None, second: tirx.Stmt) -> bool:
@@ -94,10 +95,6 @@ def _merged(first: tirx.For, second: tirx.For) -> tirx.For:
         tirx.SeqStmt([*head, body]),
         annotations=first.annotations,
     )
-
-
-def _sequence(parts: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    return parts[0] if len(parts) == 1 else tirx.SeqStmt(list(parts))
 
 
 def FuseRowLoops(grain: Grain = DEFAULT_GRAIN) -> tvm.transform.Pass:
@@ -151,7 +148,7 @@ def FuseRowLoops(grain: Grain = DEFAULT_GRAIN) -> tvm.transform.Pass:
                     fused.append(name)
                     members = [_fuse(members, grain)]
                 parts += members
-            return _sequence(parts)
+            return in_sequence(parts)
 
         def alone(loop: tirx.For) -> tirx.Stmt:
             if _group_of(loop) is None:
@@ -179,7 +176,7 @@ def _group_of(stmt: tirx.Stmt) -> str | None:
 def _fuse(loops: Sequence[tirx.For], grain: Grain) -> tirx.Stmt:
     shares = [shares_of(loop, grain_of(loop, grain)) for loop in loops]
     if any(own is None for own in shares):
-        return _sequence(loops)
+        return in_sequence(loops)
     bindings = [binding for own in shares for binding in own.bindings]
     ends: list[tvm.ir.Expr] = [tirx.IntImm("int64", 0)]
     for own in shares:
@@ -188,8 +185,8 @@ def _fuse(loops: Sequence[tirx.For], grain: Grain) -> tirx.Stmt:
         ends.append(end)
     task = tirx.Var("balance_task", "int64")
     choices = [_choice(task, own, *ends_of) for own, ends_of in zip(shares, pairwise(ends))]
-    body = choices[0] if len(choices) == 1 else tirx.SeqStmt(choices)
-    return tirx.SeqStmt([*bindings, tasks_in_parallel(task, ends[-1], body)])
+    body = tasks_in_parallel(task, ends[-1], in_sequence(choices))
+    return tirx.SeqStmt([*bindings, body])
 
 
 def _choice(task: tirx.Var, own: Shares, begin: tvm.ir.Expr, end: tvm.ir.Expr) -> tirx.Stmt:

@@ -12,10 +12,11 @@ from itertools import groupby, pairwise
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Range
-from tvm.tirx import For, ForKind, IterVar
+from tvm.tirx import For, ForKind
 
 from ..errors import SparseProgramError
+from ..ir.renaming import replace_variables
+from ..ir.statements import in_sequence, thread_loop
 from .balance import TOGETHER
 
 __all__ = ["LEAST_BLOCKS", "FuseKernels"]
@@ -83,7 +84,7 @@ def FuseKernels() -> tvm.transform.Pass:
                     fused.append(name)
                     members = [_fuse(members)]
                 parts += members
-            return parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
+            return in_sequence(parts)
 
         body = tvm_ffi.structural_map(func.body, (tirx.SeqStmt, sequence))
         return func.with_body(body) if fused else func
@@ -114,12 +115,12 @@ def _fuse(loops: Sequence[For]) -> tirx.Stmt:
     body: tirx.Stmt | None = None
     for loop, (begin, end) in reversed(list(zip(loops, pairwise(ends)))):
         index = (block - begin).astype(str(loop.loop_var.ty.dtype))
-        part = _substitute(_with_threads(loop.body, extents), loop.loop_var, index)
+        part = replace_variables(_with_threads(loop.body, extents), {loop.loop_var: index})
         body = part if body is None else tirx.IfThenElse(block < end, part, body)
     # The assembler would spill registers of the largest part to fit as many blocks as of the smallest.
     least = max(1, _LEAST_THREADS // math.prod(extents.values()))
     body = tirx.AttrStmt(tirx.const(0, "int32"), LEAST_BLOCKS, tirx.const(least, "int32"), body)
-    return _bound_loop(block, ends[-1], body, _BLOCKS)
+    return thread_loop(block, ends[-1], body, _BLOCKS)
 
 
 def _thread_extents(loops: Sequence[For]) -> dict[str, list[int]]:
@@ -160,24 +161,11 @@ def _with_threads(body: tirx.Stmt, extents: dict[str, int]) -> tirx.Stmt:
             return loop
         guarded = tirx.IfThenElse(loop.loop_var < loop.extent, loop.body, None)
         size = tirx.const(extents[tag], str(loop.extent.ty.dtype))
-        return _bound_loop(loop.loop_var, size, guarded, tag, loop.annotations)
+        return thread_loop(loop.loop_var, size, guarded, tag, loop.annotations)
 
     body = tvm_ffi.structural_map(body, (For, widen))
     for tag in extents.keys() - own:
         var = tirx.Var(tag.replace(".", "_"), "int32")
         only = tirx.IfThenElse(tirx.EQ(var, tirx.const(0, "int32")), body, None)
-        body = _bound_loop(var, tirx.const(extents[tag], "int32"), only, tag)
+        body = thread_loop(var, tirx.const(extents[tag], "int32"), only, tag)
     return body
-
-
-def _bound_loop(var: tirx.Var, extent, body: tirx.Stmt, tag: str, annotations=None) -> For:
-    zero = tirx.const(0, str(var.ty.dtype))
-    size = extent.astype(str(var.ty.dtype))
-    axis = IterVar(Range.from_min_extent(zero, size), f"{tag}", IterVar.ThreadIndex, tag)
-    return For(var, zero, size, ForKind.THREAD_BINDING, body, axis, annotations or {})
-
-
-def _substitute(body: tirx.Stmt, var: tirx.Var, value) -> tirx.Stmt:
-    return tvm_ffi.structural_map(
-        body, (tirx.Var, lambda found: value if found.same_as(var) else found)
-    )

@@ -12,7 +12,8 @@ from tvm import tirx
 from tvm.ir import Call, Expr, TensorLoad
 from tvm.tirx import For, ForKind
 
-from ._tile_loops import at_value, dtype_of, reads_memory, stride_of, uses
+from ..ir.contents import has_loads
+from ._tile_loops import at_value, dtype_of, stride_of, uses
 
 __all__ = ["MaskLanes"]
 
@@ -146,7 +147,7 @@ class _MaskedLoop:
 
     def _vector(self, expr: Expr) -> Expr:
         if not uses(expr, self.var):
-            if reads_memory(expr) and self.mask is not None:
+            if has_loads(expr) and self.mask is not None:
                 raise _NotMaskable  # some lane must be on
             return tirx.Broadcast(expr, self.lanes)
         if expr.same_as(self.var):
@@ -169,7 +170,7 @@ class _MaskedLoop:
         self._add_to_mask(condition)
         lanes, mask = self._bind(self._vector(value)), self.mask
         self.mask = before
-        if uses(otherwise, self.var) or reads_memory(otherwise):
+        if uses(otherwise, self.var) or has_loads(otherwise):
             raise _NotMaskable
         return tirx.Select(mask, lanes, tirx.Broadcast(otherwise, self.lanes))
 

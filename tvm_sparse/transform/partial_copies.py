@@ -14,8 +14,7 @@ from tvm.ir import Expr, TensorLoad, Var
 from tvm.s_tir.stmt import SBlock
 from tvm.tirx import IterVar
 
-from ._access import variables_of
-from ._tile_loops import reads_memory
+from ..ir.contents import has_loads, variables_of
 
 __all__ = ["RefusePartialCopies", "copies_of"]
 
@@ -123,7 +122,7 @@ def _stores_all(block: SBlock, buffer: Var, skips: bool) -> bool:
     loops = {iter_var.var for iter_var in block.iter_vars}
     return all(
         all(skips and not variables_of(condition) & loops for condition in conditions)
-        and not any(map(reads_memory, store.indices))
+        and not any(map(has_loads, store.indices))
         and buffer not in variables_of(store.value)
         for store, conditions in _stores(block, buffer)
     )

@@ -12,7 +12,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
 from ..errors import SparseProgramError
-from ._access import variables_of
+from ..ir.contents import variables_of
 from .align_vectors import AlignVectors
 from .balance import BalanceRows
 from .check_alignment import CheckAlignment

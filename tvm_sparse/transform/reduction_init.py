@@ -16,8 +16,7 @@ from tvm.ir import IRModule, Var
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx import For, ForKind, IterVar
 
-from ._access import variables_of
-from ._blocks import buffers_stored
+from ..ir.contents import buffers_stored, variables_of
 from ._init_domain import InitDomain, init_domain, may_be_empty
 from .accumulations import aliases_of, is_without_effect
 from .partial_copies import copies_of

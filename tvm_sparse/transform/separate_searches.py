@@ -17,6 +17,8 @@ from tvm.ir import Expr, TensorLoad, TensorRegion, Var
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import For
 
+from ..ir.contents import buffers_loaded, buffers_stored
+from ..ir.statements import in_sequence
 from ._blocks import changed_block
 
 __all__ = ["SEARCH_SUFFIX", "SeparateSearches"]
@@ -89,8 +91,7 @@ def _separate(func: tirx.PrimFunc) -> tirx.PrimFunc:
         statements += [statement] if searches is None else _apart(searches, temporaries)
     if not found:
         return func
-    sequence = statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
-    block = changed_block(root.block, body=sequence, alloc_buffers=temporaries)
+    block = changed_block(root.block, body=in_sequence(statements), alloc_buffers=temporaries)
     return func.with_body(SBlockRealize(root.iter_values, root.predicate, block))
 
 
@@ -103,7 +104,7 @@ def _searches(stmt: tirx.Stmt) -> _Searches | None:
         return None
     own = set(block.alloc_buffers)
     statements = list(block.body.seq)
-    count = next((k for k, each in enumerate(statements) if not _stored(each) <= own), 0)
+    count = next((k for k, each in enumerate(statements) if not buffers_stored(each) <= own), 0)
     if count == 0:
         return None
     return _Searches(stmt, stmt.body, statements[:count], statements[count:])
@@ -112,7 +113,7 @@ def _searches(stmt: tirx.Stmt) -> _Searches | None:
 def _apart(searches: _Searches, temporaries: list[Var]) -> list[tirx.Stmt]:
     """The nest of the searches whose results are used, if there are any, and that of the rest."""
     block, loop = searches.block, searches.loop
-    used = [buffer for buffer in block.alloc_buffers if buffer in _loaded(searches.rest)]
+    used = [buffer for buffer in block.alloc_buffers if buffer in buffers_loaded(*searches.rest)]
     place = block.iter_vars[0].var
     results = {
         buffer: tirx.decl_buffer(
@@ -129,16 +130,16 @@ def _apart(searches: _Searches, temporaries: list[Var]) -> list[tirx.Stmt]:
         block,
         name_hint=block.name_hint + SEARCH_SUFFIX,
         body=tirx.SeqStmt([*searches.before, *stores]),
-        reads=[r for r in block.reads if r.source in _loaded(searches.before)],
+        reads=[r for r in block.reads if r.source in buffers_loaded(*searches.before)],
         writes=[tirx.BufferRegion(result, [_point(place)]) for result in results.values()],
     )
     rest = _from_results(searches.rest, results, place)
-    needed = _loaded(rest)
+    needed = buffers_loaded(*rest)
     reads = [region for region in block.reads if region.source in needed]
     reads += [tirx.BufferRegion(result, [_point(place)]) for result in results.values()]
     compute = changed_block(
         block,
-        body=rest[0] if len(rest) == 1 else tirx.SeqStmt(rest),
+        body=in_sequence(rest),
         alloc_buffers=[b for b in block.alloc_buffers if b in needed],
         reads=[_from_results(region, results, place) for region in reads],
     )
@@ -188,16 +189,3 @@ def _around(searches: _Searches, block: SBlock) -> For:
 
 def _point(place: Var) -> tvm.ir.Range:
     return tvm.ir.Range.from_min_extent(place, tirx.const(1, str(place.ty.dtype)))
-
-
-def _stored(stmt: tirx.Stmt) -> set[Var]:
-    found: set[Var] = set()
-    tvm_ffi.structural_walk(stmt, (tirx.BufferStore, lambda store: found.add(store.buffer)))
-    return found
-
-
-def _loaded(statements: Sequence[tirx.Stmt]) -> set[Var]:
-    found: set[Var] = set()
-    for stmt in statements:
-        tvm_ffi.structural_walk(stmt, (TensorLoad, lambda load: found.add(load.source)))
-    return found

@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm.ir import Expr
 from tvm.tirx import For, ForKind
 
-from ._access import variables_of
+from ..ir.contents import variables_of
 from ._store_nests import StoreNest, find_nest, with_body
 from ._tile_loops import TAIL
 

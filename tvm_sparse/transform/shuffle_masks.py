@@ -15,7 +15,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Expr, IRModule, TensorLoad, Var
 
-from ._access import variables_of
+from ..ir.contents import has_loads, variables_of
 
 __all__ = ["NameShuffleMasks"]
 
@@ -181,9 +181,7 @@ def _varying(body: tirx.Stmt) -> set[Var]:
 
 def _is_uniform(value: Expr, varying: set[Var]) -> bool:
     """Whether a value is the same in all threads of a block."""
-    loads: list[TensorLoad] = []
-    tvm_ffi.structural_walk(value, (TensorLoad, loads.append))
-    return not loads and not variables_of(value) & varying
+    return not has_loads(value) and not variables_of(value) & varying
 
 
 def _fill_warps(threads: dict[str, tuple[Var, Expr]]) -> bool:

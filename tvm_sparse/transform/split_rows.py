@@ -9,18 +9,27 @@ nothing is updated atomically.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Expr, Range, TensorLoad, Var
-from tvm.tirx import For, IterVar
+from tvm.ir import Expr, Var
+from tvm.tirx import For
 
-from ..errors import SparseProgramError
-from ..ir.accumulation import Accumulation, accumulation_of, is_accumulation
-from ._layout import evaluate_size, read_layout
+from ..ir.contents import has_loads, stores_in
+from ..ir.renaming import replace_variables
+from ..ir.statements import as_int64, in_sequence, thread_scope
+from ._merge_path import MergePath
+from ._summed_rows import (
+    check_places,
+    count_of_entries,
+    row_pointers,
+    summed_row,
+    sums_of,
+    with_bounds,
+)
 
 __all__ = ["SPLIT_ROWS", "SplitRows"]
 
@@ -39,7 +48,8 @@ def SplitRows() -> tvm.transform.Pass:
     Raises
     ------
     SparseProgramError
-        If a marked loop is no reduction over the entries of its row.
+        If a marked loop is no reduction over the entries of its row, or the place of an entry in its row
+        says more than where it is stored.
 
     Notes
     -----
@@ -97,44 +107,27 @@ def SplitRows() -> tvm.transform.Pass:
     )
 
 
-@dataclass(frozen=True)
-class _Row:
-    """What a row does: what stands around it, before its reduction, the reduction, and after it."""
-
-    around: tuple[For | tirx.AttrStmt, ...]
-    before: tuple[tirx.Stmt, ...]
-    reduction: tirx.Stmt
-    after: tuple[tirx.Stmt, ...]
-
-    def wrapped(self, body: tirx.Stmt) -> tirx.Stmt:
-        """Put what stands around the row around a statement; a kernel has thread axes of its own."""
-        for outer in reversed(self.around):
-            if isinstance(outer, For):
-                body = For(outer.loop_var, outer.min, outer.extent, outer.kind, body)
-                continue
-            old = outer.node.var
-            var = Var(old.name, str(old.ty.dtype))
-            axis = IterVar(outer.node.dom, var, IterVar.ThreadIndex, outer.node.thread_tag)
-            body = _substitute(body, old, var)
-            body = tirx.AttrStmt(axis, outer.attr_key, outer.value, body)
-        return body
-
-
 class _Split:
     """One marked loop, and the kernels that take its place."""
 
     def __init__(self, func: tirx.PrimFunc, loop: For) -> None:
         self.loop = loop
         name, work, groups = (loop.annotations[SPLIT_ROWS][k] for k in range(3))
-        self.work, self.groups = _int64(int(work)), int(groups)
-        self.indptr = _pointers(loop, str(name))
-        self.entries = _count_of_entries(func, self.indptr.name)
-        self.rows = _int64(loop.extent)
-        self.row = _row(loop.body, self.indptr)
-        self.sums = _sums(self.row)
-        self.total = self.rows + self.entries
-        self.shares = tirx.truncdiv(self.total + (self.work - 1), self.work)
-        slots = functools.reduce(lambda a, b: a * b, self._outer_extents(), _int64(2) * self.shares)
+        self.groups = int(groups)
+        indptr = row_pointers(loop, str(name))
+        self.path = MergePath(
+            indptr,
+            str(loop.loop_var.ty.dtype),
+            as_int64(loop.extent),
+            count_of_entries(func, indptr.name),
+            int(work),
+        )
+        self.row = summed_row(loop.body, indptr)
+        check_places(self.row, loop, indptr)
+        self.sums = sums_of(self.row)
+        slots = functools.reduce(
+            operator.mul, self.row.outer_extents, as_int64(2) * self.path.shares
+        )
         self.parts = {
             buffer: tirx.decl_buffer(
                 (slots * _size(buffer),), str(buffer.ty.dtype), f"{buffer.name}_parts"
@@ -154,11 +147,12 @@ class _Split:
         body = tirx.SeqStmt(
             [
                 tirx.Bind(share, block * self.groups + group.astype("int64")),
-                tirx.IfThenElse(share < self.shares, of_share(share), None),
+                tirx.IfThenElse(share < self.path.shares, of_share(share), None),
             ]
         )
-        blocks = tirx.truncdiv(self.shares + (self.groups - 1), _int64(self.groups))
-        return _bound(block, blocks, _bound(group, tirx.const(self.groups, "int32"), body))
+        blocks = tirx.truncdiv(self.path.shares + (self.groups - 1), as_int64(self.groups))
+        body = thread_scope(group, tirx.const(self.groups, "int32"), body, "threadIdx.y")
+        return thread_scope(block, blocks, body, "blockIdx.x")
 
     # --- the first kernel ----------------------------------------------------------------------
 
@@ -168,58 +162,57 @@ class _Split:
         begin, end, first_row, last_row, first_entry, last_entry = (
             Var(f"share_{name}", "int64") for name in names
         )
-        first, last = self._row_at(begin), self._row_at(end)
+        first, last = self.path.row_at(begin), self.path.row_at(end)
         base, step = Var("share_base", "int64"), Var("row_of_share", "int64")
         body = self._row_of_share(
             share, first_row + step, last_row, base + first_entry, base + last_entry
         )
-        count = tirx.min(last_row + 1, self.rows) - first_row
+        count = tirx.min(last_row + 1, self.path.rows) - first_row
         return tirx.SeqStmt(
             [
-                tirx.Bind(begin, share * self.work),
-                tirx.Bind(end, tirx.min(begin + self.work, self.total)),
+                tirx.Bind(begin, share * self.path.work),
+                tirx.Bind(end, tirx.min(begin + self.path.work, self.path.total)),
                 *first.statements,
                 tirx.Bind(first_row, first.row),
                 *last.statements,
                 tirx.Bind(last_row, last.row),
                 tirx.Bind(first_entry, begin - first_row),
                 tirx.Bind(last_entry, end - last_row),
-                tirx.Bind(base, _int64(self.indptr[self._place(_int64(0))])),
-                For(step, _int64(0), count, tirx.ForKind.SERIAL, body),
+                tirx.Bind(base, self.path.base),
+                For(step, as_int64(0), count, tirx.ForKind.SERIAL, body),
             ]
         )
 
     def _row_of_share(
         self, share: Var, row: Expr, last_row: Expr, first_entry: Expr, last_entry: Expr
     ) -> tirx.Stmt:
-        dtype = str(self.indptr.ty.dtype)
+        dtype = str(self.path.indptr.ty.dtype)
         index = Var("row", "int64")
         begin, end = Var("row_begin", dtype), Var("row_end", dtype)
-        here, next_row = self._place(index), self._place(index + 1)
-        begins = _int64(self.indptr[here]) >= first_entry
+        begins = self.path.pointer(index) >= first_entry
         ends = index < last_row
         whole = tirx.And(begins, ends)
         finish = tirx.IfThenElse(
             whole,
-            _sequence([self._at(each, index) for each in self.row.after]),
-            self._store_parts(_int64(2) * share + ends.astype("int64")),
+            in_sequence([self._at(each, index) for each in self.row.after]),
+            self._store_parts(as_int64(2) * share + ends.astype("int64")),
         )
-        reduction = self._at(_with_bounds(self.row.reduction, self, begin, end), index)
+        reduction = self._at(
+            with_bounds(self.row.reduction, self.loop.loop_var, self.path.indptr, begin, end), index
+        )
         before = [self._at(self._begun(each, whole), index) for each in self.row.before]
         return tirx.SeqStmt(
             [
                 tirx.Bind(index, row),
-                tirx.Bind(begin, tirx.max(_int64(self.indptr[here]), first_entry).astype(dtype)),
-                tirx.Bind(end, tirx.min(_int64(self.indptr[next_row]), last_entry).astype(dtype)),
+                tirx.Bind(begin, tirx.max(self.path.pointer(index), first_entry).astype(dtype)),
+                tirx.Bind(end, tirx.min(self.path.pointer(index + 1), last_entry).astype(dtype)),
                 self.row.wrapped(tirx.SeqStmt([*before, reduction, finish])),
             ]
         )
 
     def _begun(self, stmt: tirx.Stmt, whole: Expr) -> tirx.Stmt:
         """Let sums of part of a row begin with nothing: what they add to is added once, to all parts."""
-        stored: list[tirx.BufferStore] = []
-        tvm_ffi.structural_walk(stmt, (tirx.BufferStore, stored.append))
-        if not any(store.buffer in self.sums and _loads(store.value) for store in stored):
+        if not any(s.buffer in self.sums and has_loads(s.value) for s in stores_in(stmt)):
             return stmt
 
         def nothing(store: tirx.BufferStore) -> tirx.BufferStore:
@@ -246,20 +239,20 @@ class _Split:
     def _join(self, share: Var) -> tirx.Stmt:
         """Put the parts of the row together that begins in a share and ends in a later one."""
         end, row = Var("share_end", "int64"), Var("row", "int64")
-        found = self._row_at(end)
+        found = self.path.row_at(end)
         first, last = Var("first_share", "int64"), Var("last_share", "int64")
-        base = _int64(self.indptr[self._place(_int64(0))])
-        entry = _int64(self.indptr[self._place(row)]) - base
-        after = _int64(self.indptr[self._place(row + 1)]) - base
+        base = self.path.base
+        entry = self.path.pointer(row) - base
+        after = self.path.pointer(row + 1) - base
         step = Var("part", "int64")
-        slot = _int64(2) * (first + step) + (first + step >= last).astype("int64")
-        add = For(step, _int64(0), last - first + 1, tirx.ForKind.SERIAL, self._add_parts(slot))
+        slot = as_int64(2) * (first + step) + (first + step >= last).astype("int64")
+        add = For(step, as_int64(0), last - first + 1, tirx.ForKind.SERIAL, self._add_parts(slot))
         before = [self._at(each, row) for each in self.row.before]
         finish = [self._at(each, row) for each in self.row.after]
         joined = tirx.SeqStmt(
             [
-                tirx.Bind(first, tirx.truncdiv(row + entry, self.work)),
-                tirx.Bind(last, tirx.truncdiv(row + after, self.work)),
+                tirx.Bind(first, tirx.truncdiv(row + entry, self.path.work)),
+                tirx.Bind(last, tirx.truncdiv(row + after, self.path.work)),
                 tirx.IfThenElse(
                     tirx.And(first.equal(share), last > share),
                     self.row.wrapped(tirx.SeqStmt([*before, add, *finish])),
@@ -269,10 +262,10 @@ class _Split:
         )
         return tirx.SeqStmt(
             [
-                tirx.Bind(end, tirx.min((share + 1) * self.work, self.total)),
+                tirx.Bind(end, tirx.min((share + 1) * self.path.work, self.path.total)),
                 *found.statements,
                 tirx.Bind(row, found.row),
-                tirx.IfThenElse(row < self.rows, joined, None),
+                tirx.IfThenElse(row < self.path.rows, joined, None),
             ]
         )
 
@@ -292,14 +285,14 @@ class _Split:
     ) -> tirx.Stmt:
         """A statement for every element of the sums that a thread holds."""
         place = slot
-        for var, extent in zip(self._outer_variables(), self._outer_extents()):
-            place = place * extent + _int64(var)
+        for var, extent in zip(self.row.outer_variables, self.row.outer_extents):
+            place = place * extent + as_int64(var)
         statements = []
         for buffer in self.sums:
             variables = [Var(f"sum_{k}", "int32") for k in range(len(buffer.ty.shape))]
-            inner: Expr = _int64(0)
+            inner: Expr = as_int64(0)
             for var, extent in zip(variables, buffer.ty.shape):
-                inner = inner * _int64(extent) + _int64(var)
+                inner = inner * as_int64(extent) + as_int64(var)
             places = [
                 var.astype(str(size.ty.dtype)) for var, size in zip(variables, buffer.ty.shape)
             ]
@@ -308,202 +301,14 @@ class _Split:
                 size = tirx.const(int(extent), "int32")
                 statement = For(var, tirx.const(0, "int32"), size, tirx.ForKind.UNROLLED, statement)
             statements.append(statement)
-        return _sequence(statements)
-
-    def _outer_variables(self) -> list[Var]:
-        return [
-            outer.loop_var if isinstance(outer, For) else outer.node.var
-            for outer in self.row.around
-        ]
-
-    def _outer_extents(self) -> list[Expr]:
-        return [
-            _int64(outer.extent if isinstance(outer, For) else outer.value)
-            for outer in self.row.around
-        ]
+        return in_sequence(statements)
 
     def _at(self, stmt: tirx.Stmt, row: Expr) -> tirx.Stmt:
         """A statement of the loop for another row."""
-        return _substitute(stmt, self.loop.loop_var, self._place(row))
-
-    def _place(self, row: Expr) -> Expr:
-        return row.astype(str(self.loop.loop_var.ty.dtype))
-
-    def _row_at(self, item: Var) -> _Found:
-        """Search how many rows end among the first `item` entries and ends of rows."""
-        zero = tirx.const(0, "int32")
-        low = tirx.decl_buffer((1,), "int64", name="share_low", scope="local")
-        high = tirx.decl_buffer((1,), "int64", name="share_high", scope="local")
-        read_low, read_high = tirx.BufferLoad(low, [zero]), tirx.BufferLoad(high, [zero])
-        middle = Var("share_middle", "int64")
-        base = _int64(self.indptr[self._place(_int64(0))])
-        until = _int64(self.indptr[self._place(middle + 1)]) - base
-        step = tirx.SeqStmt(
-            [
-                tirx.Bind(middle, tirx.truncdiv(read_low + read_high, _int64(2))),
-                tirx.IfThenElse(
-                    until + middle < item,
-                    tirx.BufferStore(low, middle + 1, [zero]),
-                    tirx.BufferStore(high, middle, [zero]),
-                ),
-            ]
-        )
-        statements = [
-            tirx.AllocBuffer(low),
-            tirx.AllocBuffer(high),
-            tirx.BufferStore(low, tirx.max(item - self.entries, _int64(0)), [zero]),
-            tirx.BufferStore(high, tirx.min(item, self.rows), [zero]),
-            tirx.While(read_low < read_high, step),
-        ]
-        return _Found(statements, read_low)
-
-
-@dataclass(frozen=True)
-class _Found:
-    """Statements that search a row, and the expression that reads it afterwards."""
-
-    statements: list[tirx.Stmt]
-    row: Expr
-
-
-def _row(stmt: tirx.Stmt, indptr: Var) -> _Row:
-    """Take the body of a row apart."""
-    around: list[For | tirx.AttrStmt] = []
-    before: list[tirx.Stmt] = []
-    after: list[tirx.Stmt] = []
-    while not _is_reduction(stmt, indptr):
-        if isinstance(stmt, For | tirx.AttrStmt) and not (isinstance(stmt, For) and before + after):
-            around.append(stmt)
-            after = _by_first_thread(stmt, after)
-            stmt = stmt.body
-            continue
-        parts = list(stmt.seq) if isinstance(stmt, tirx.SeqStmt) else []
-        holding = [k for k, part in enumerate(parts) if _holds_reduction(part, indptr)]
-        if len(holding) != 1:
-            raise SparseProgramError(
-                f"expected a row with one loop over its entries {indptr.name}[i] to {indptr.name}[i + 1]"
-            )
-        before, after = [*before, *parts[: holding[0]]], [*parts[holding[0] + 1 :], *after]
-        stmt = parts[holding[0]]
-    return _Row(tuple(around), tuple(before), stmt, tuple(after))
-
-
-def _by_first_thread(outer: For | tirx.AttrStmt, after: list[tirx.Stmt]) -> list[tirx.Stmt]:
-    """What stood after the threads of a row, as one of them does it."""
-    if isinstance(outer, For) or not after:
-        return after
-    var = outer.node.var
-    first = tirx.EQ(var, tirx.const(0, str(var.ty.dtype)))
-    return [tirx.IfThenElse(first, _sequence(after), None)]
-
-
-def _is_reduction(stmt: tirx.Stmt, indptr: Var) -> bool:
-    return isinstance(stmt, For) and _reads(stmt.extent, indptr)
-
-
-def _holds_reduction(stmt: tirx.Stmt, indptr: Var) -> bool:
-    found: list[For] = []
-    tvm_ffi.structural_walk(stmt, (For, found.append))
-    return any(_is_reduction(loop, indptr) for loop in found)
-
-
-def _loads(value: Expr) -> bool:
-    found: list[TensorLoad] = []
-    tvm_ffi.structural_walk(value, (TensorLoad, found.append))
-    return bool(found)
-
-
-def _reads(node: object, buffer: Var) -> bool:
-    found: list[TensorLoad] = []
-    tvm_ffi.structural_walk(node, (TensorLoad, found.append))
-    return any(load.source.same_as(buffer) for load in found)
-
-
-def _sums(row: _Row) -> dict[Var, Accumulation]:
-    """The registers that the reduction adds to and the row's result is made of, and how it adds."""
-    needed: set[Var] = set()
-    for stmt in row.after:
-        tvm_ffi.structural_walk(stmt, (TensorLoad, lambda load: needed.add(load.source)))
-    found: dict[Var, Accumulation] = {}
-    written: set[Var] = set()
-
-    def note(store: tirx.BufferStore) -> None:
-        written.add(store.buffer)
-        if store.buffer in needed and is_accumulation(store):
-            found.setdefault(store.buffer, accumulation_of(store, "row"))
-
-    tvm_ffi.structural_walk(row.reduction, (tirx.BufferStore, note))
-    strange = [b.name for b in written & needed if b not in found]
-    strange += [b.name for b in written if b.ty.storage_scope == "global"]
-    if strange or not found:
-        raise SparseProgramError(
-            "expected a row whose entries are summed in registers, found "
-            f"{', '.join(strange) or 'no sum'}"
-        )
-    return found
-
-
-def _with_bounds(stmt: tirx.Stmt, split: _Split, begin: Var, end: Var) -> tirx.Stmt:
-    """Let a reduction go from entry `begin` to `end` instead of over its row."""
-    analyzer = tvm.sym.Analyzer()
-
-    def load(node: TensorLoad, mutator) -> Expr:
-        if not node.source.same_as(split.indptr):
-            return mutator.default_mutate(node)
-        offset = analyzer.simplify(node.indices[0] - split.loop.loop_var)
-        if not isinstance(offset, tirx.IntImm) or int(offset) not in (0, 1):
-            raise SparseProgramError(
-                f"expected a row that reads {split.indptr.name}[i] and [i + 1], found {node}"
-            )
-        return end if int(offset) else begin
-
-    return tvm_ffi.structural_mutate(stmt, [(TensorLoad, load)])
-
-
-def _pointers(loop: For, name: str) -> Var:
-    found: set[Var] = set()
-
-    def note(load: TensorLoad) -> None:
-        if load.source.name == name:
-            found.add(load.source)
-
-    tvm_ffi.structural_walk(loop.body, (TensorLoad, note))
-    if len(found) != 1:
-        raise SparseProgramError(f"loop {loop.loop_var.name}: expected a body that reads {name}")
-    return found.pop()
-
-
-def _count_of_entries(func: tirx.PrimFunc, indptr: str) -> Expr:
-    """How many entries the axis stores whose row pointers have this name."""
-    layout = read_layout(func)
-    scalars = {arg.get("name"): param for arg, param in zip(layout["args"], func.params)}
-    names = {arg["name"] for arg in layout["args"] if arg.get("buffer") == indptr} | {indptr}
-    for axis in layout["axes"]:
-        if axis.get("indptr") in names:
-            return _int64(evaluate_size(axis["nnz"], scalars))
-    raise SparseProgramError(f"expected an axis with the row pointers {indptr}")
-
-
-def _substitute(stmt: tirx.Stmt, old: Var, new: Expr) -> tirx.Stmt:
-    return tvm_ffi.structural_map(stmt, (Var, lambda var: new if var.same_as(old) else var))
+        return replace_variables(stmt, {self.loop.loop_var: self.path.place(row)})
 
 
 def _size(buffer: Var) -> Expr:
-    return _int64(functools.reduce(lambda a, b: a * b, (int(size) for size in buffer.ty.shape), 1))
-
-
-def _bound(var: Var, extent: Expr, body: tirx.Stmt) -> tirx.Stmt:
-    """Bind a variable to the thread axis that it is named after."""
-    tag = var.name.replace("_", ".")
-    size = extent.astype(str(var.ty.dtype))
-    zero = tirx.const(0, str(var.ty.dtype))
-    axis = IterVar(Range.from_min_extent(zero, size), var, IterVar.ThreadIndex, tag)
-    return tirx.AttrStmt(axis, "thread_extent", size, body)
-
-
-def _sequence(parts: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    return parts[0] if len(parts) == 1 else tirx.SeqStmt(list(parts))
-
-
-def _int64(value: Expr | int) -> Expr:
-    return value.astype("int64") if isinstance(value, Expr) else tirx.IntImm("int64", value)
+    return as_int64(
+        functools.reduce(lambda a, b: a * b, (int(size) for size in buffer.ty.shape), 1)
+    )

@@ -17,8 +17,10 @@ from tvm.ir import Call, Expr, Var
 from tvm.tirx import For, ForKind
 
 from ..ir.accumulation import Accumulation, accumulation_of, is_accumulation
-from ._access import conjunction, variables_of
-from ._store_nests import StoreNest, common_value, find_nest, under_conditions, with_body
+from ..ir.contents import variables_of
+from ._access import conjunction
+from ._marked_loops import marked_loops_pass
+from ._store_nests import StoreNest, common_value, find_nest, under_conditions
 
 __all__ = ["LANE", "SUMS", "SumLanes"]
 
@@ -73,40 +75,11 @@ def SumLanes() -> tvm.transform.Pass:
     'tvm_sparse.SumLanes'
     """
 
-    def transform(func: tirx.PrimFunc, _mod, _ctx) -> tirx.PrimFunc:
-        summed = []
-
-        def rewrite(loop: For, mutator) -> tirx.Stmt:
-            if SUMS not in loop.annotations:
-                return mutator.default_mutate(loop)
-            summed.append(loop)
-            return _sum_lanes(loop)[0]
-
-        def rewrite_sequence(sequence: tirx.SeqStmt, mutator) -> tirx.Stmt:
-            parts: list[tirx.Stmt] = []
-            for part in sequence.seq:
-                if not isinstance(part, For) or SUMS not in part.annotations:
-                    parts.append(mutator.mutate(part))
-                    continue
-                summed.append(part)
-                statement, replaces_init = _sum_lanes(part, parts[-1] if parts else None)
-                parts[len(parts) - replaces_init :] = [statement]
-            return tirx.SeqStmt(parts) if len(parts) > 1 else parts[0]
-
-        rules = [(For, rewrite), (tirx.SeqStmt, rewrite_sequence)]
-        body = tvm_ffi.structural_mutate(func.body, rules)
-        return func.with_body(body) if summed else func
-
-    lanes = tirx.transform.prim_func_pass(transform, opt_level=0, name="tvm_sparse.SumLanes")
-    return tvm.transform.Sequential(
-        [lanes, tirx.transform.ConvertSSA()], name="tvm_sparse.SumLanes"
-    )
+    return marked_loops_pass("tvm_sparse.SumLanes", SUMS, _sum_lanes)
 
 
-def _sum_lanes(loop: For, before: tirx.Stmt | None = None) -> tuple[tirx.Stmt, bool]:
+def _sum_lanes(loop: For, before: tirx.Stmt | None) -> tuple[tirx.Stmt, bool]:
     """Return what a loop becomes, and whether that replaces the statement before it too."""
-    annotations = {key: value for key, value in loop.annotations.items() if key != SUMS}
-    loop = with_body(loop, loop.body, annotations)
     nest = find_nest(loop)
     if nest is None or not _lane_loops(nest) or not _can_sum(nest):
         return loop, False

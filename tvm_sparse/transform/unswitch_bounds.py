@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm.ir import Expr, Var
 from tvm.tirx import For, ForKind
 
-from ._access import variables_of
+from ..ir.contents import variables_of
 
 __all__ = ["UnswitchBounds"]
 

@@ -17,6 +17,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.sym import Analyzer
 
+from ..ir.contents import has_loads
+from ..ir.statements import in_sequence
 from ._masked_vectors import mask_vector_loop
 from ._tile_loops import (
     LEAN,
@@ -25,7 +27,6 @@ from ._tile_loops import (
     dtype_of,
     guards,
     is_guard,
-    reads_memory,
     stride_of,
     tile_guard,
     uses,
@@ -138,7 +139,7 @@ def _peel(loop: tirx.For, lanes: int, allocated: list[tirx.Buffer]) -> tirx.Stmt
                 mask_vector_loop, allocated=allocated, most_lanes=most_lanes, needs=needs
             )
             body = tvm_ffi.structural_map(body, (tirx.For, mask))
-            if reads_memory(extent) and all(need is not None for need in needs):
+            if has_loads(extent) and all(need is not None for need in needs):
                 # Rows differ: running with all lanes off costs less than a wrong guess whether any is on.
                 pieces.insert(0, (analyzer.simplify(tirx.all(*needs)) if needs else None, body))
                 continue
@@ -152,7 +153,7 @@ def _peel(loop: tirx.For, lanes: int, allocated: list[tirx.Buffer]) -> tirx.Stmt
         statements.append(body if always else tirx.IfThenElse(condition, body, None))
     if not statements:
         return tirx.Evaluate(0)
-    return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
+    return in_sequence(statements)
 
 
 def _with_masked_rest(
@@ -173,7 +174,7 @@ def _with_masked_rest(
         zero = tirx.IntImm(dtype_of(vector), 0)
         count = vectors.astype(dtype_of(vector))
         statements.append(tirx.For(vector, zero, count, tirx.ForKind.SERIAL, body))
-    return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
+    return in_sequence(statements)
 
 
 def _parts(extent, width: int, lanes: int, walks_entries: bool) -> list[tuple]:
@@ -201,7 +202,7 @@ def _walks_entries(body: tirx.Stmt) -> bool:
     """Whether a tile holds a loop whose extent is read from memory."""
     found: list[tirx.For] = []
     tvm_ffi.structural_walk(body, (tirx.For, found.append))
-    return any(reads_memory(loop.extent) for loop in found)
+    return any(has_loads(loop.extent) for loop in found)
 
 
 def _is_constant(expr, value: int) -> bool:

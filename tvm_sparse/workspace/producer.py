@@ -14,12 +14,14 @@ from dataclasses import dataclass
 import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
-from tvm.ir import Expr, IRModule, TensorLoad, Var
+from tvm.ir import Expr, IRModule, Var
 
 from ..errors import SparseProgramError
 from ..ir import SparseBuffer, SparseFunc, SparseIteration
 from ..ir.accumulation import accumulation_of, is_accumulation
 from ..ir.buffer import declare_buffer
+from ..ir.contents import loads_from, stores_to
+from ..ir.statements import in_sequence
 from ..transform._access import widened
 from ..transform._layout import read_layout
 from ..transform.lower_sparse_buffer import flatten_function
@@ -194,7 +196,7 @@ class _Iteration:
                     "or compute it in an iteration of its own"
                 )
             stores.append(stmt)
-            combines = is_accumulation(stmt) or _reads(stmt.value, result.buffer)
+            combines = is_accumulation(stmt) or loads_from(stmt.value, result.buffer)
             value = accumulation_of(stmt, label).term if combines else stmt.value
             marked = tirx.BufferStore(marker, value, stmt.indices)
             return marked if inside is None else tirx.IfThenElse(inside, marked, None)
@@ -291,15 +293,7 @@ class _Iteration:
 
 def _stored_indices(node: SparseIteration, buffer: Var) -> Sequence[Expr]:
     """Where an iteration stores to a buffer first."""
-    found: list[tirx.BufferStore] = []
-    tvm_ffi.structural_walk(node.body, [(tirx.BufferStore, found.append)])
-    return next((store.indices for store in found if store.buffer.same_as(buffer)), ())
-
-
-def _reads(value: Expr, buffer: Var) -> bool:
-    found: list[TensorLoad] = []
-    tvm_ffi.structural_walk(value, [(TensorLoad, found.append)])
-    return any(load.source.same_as(buffer) for load in found)
+    return next((store.indices for store in stores_to(node.body, buffer)), ())
 
 
 def _with_marker(
@@ -315,7 +309,7 @@ def _with_marker(
         axes=[axis for axis in func.axes if axis.kind != "sparse_output"],
         buffers=[buffer for buffer in func.buffers if not buffer.same_as(result)],
         temporaries=func.temporaries,
-        body=body[0] if len(body) == 1 else tirx.SeqStmt(body),
+        body=in_sequence(body),
         arg_names=func.arg_names,
         attrs=func.attrs,
         span=func.span,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, Var
 from tvm.target import Target, codegen
@@ -18,7 +17,6 @@ __all__ = [
     "loop",
     "minimum",
     "sequence",
-    "substitute",
     "trailing_zeros",
     "when",
 ]
@@ -112,8 +110,3 @@ def has_feature(name: str) -> bool:
     if target is None or target.kind.name != "llvm":
         return False
     return name in {str(feature) for feature in codegen.llvm_get_cpu_features(target)}
-
-
-def substitute(stmt: tirx.Stmt, values: dict[Var, Expr]) -> tirx.Stmt:
-    """Replace variables by expressions."""
-    return tvm_ffi.structural_map(stmt, (Var, lambda var: values.get(var, var)))

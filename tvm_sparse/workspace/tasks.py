@@ -10,12 +10,12 @@ from tvm import tirx
 from tvm.ir import Expr, Var
 
 from ..ir.buffer import declare_buffer
-from ..ir.renaming import fresh
+from ..ir.renaming import fresh, replace_variables
 from ..transform._merge_loops import RUN_MARK, without_step_marks
 from .output import Output
 from .policy import Memory, Policy, Row
 from .producer import Producer, RowLoops
-from .statements import Local, int64, loop, sequence, substitute, when
+from .statements import Local, int64, loop, sequence, when
 
 __all__ = ["Argument", "Generated", "Tasks", "levels_of", "product_of"]
 
@@ -212,7 +212,7 @@ class Tasks:
     def _produced(self, number: Var, base: Expr, visit: Callable) -> list[tirx.Stmt]:
         """Return the loops of a row, with ``visit(iteration, place, value)`` for each entry."""
         return [
-            substitute(
+            replace_variables(
                 fresh(self._with_entries(own, base, visit)),
                 levels_of(own.levels, number, self.producer.lengths),
             )

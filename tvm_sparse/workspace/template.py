@@ -13,11 +13,13 @@ from tvm import tirx
 from tvm.ir import Expr, Var
 
 from ..ir.buffer import declare_buffer
+from ..ir.contents import buffers_stored
+from ..ir.renaming import replace_variables
 from ..transform._merge_loops import STEPS_MARK
 from .output import Output
 from .policy import Policy
 from .producer import Producer
-from .statements import Local, int64, loop, sequence, substitute
+from .statements import Local, int64, loop, sequence
 from .tasks import Argument, Generated, Tasks, levels_of, product_of
 
 __all__ = ["append_function", "count_function", "fill_function", "work_function"]
@@ -31,7 +33,7 @@ def work_function(producer: Producer) -> Generated:
     def row(number: Expr) -> tirx.Stmt:
         total = Local("produced", "int64")
         parts = [
-            substitute(
+            replace_variables(
                 _counted(own.body, producer.marker, total), levels_of(own.levels, number, lengths)
             )
             for own in producer.rows
@@ -124,9 +126,7 @@ def _counted(body: tirx.Stmt, marker: Var, total: Local) -> tirx.Stmt:
     """
 
     def stores(stmt: tirx.Stmt) -> bool:
-        found: list[tirx.BufferStore] = []
-        tvm_ffi.structural_walk(stmt, [(tirx.BufferStore, found.append)])
-        return any(own.buffer.same_as(marker) for own in found)
+        return marker in buffers_stored(stmt)
 
     def is_leaf(stmt: tirx.Stmt) -> bool:
         inner: list[tirx.Stmt] = []
