@@ -9,7 +9,7 @@ from tvm.tirx.script import builder as T
 from .block_nests import buffers_loaded
 from .block_products import BlockProduct, Outside, Steps
 from .block_tiles import BlockTile, check_tensor_tile
-from .copies import ChunkStores, chunk_lanes, copy_chunk, copy_values
+from .copies import ChunkStores, chunk_lanes, copy_chunk, copy_values, row_lanes
 from .fragments import WARP, WarpProduct
 from .staging import (
     Threads,
@@ -101,8 +101,9 @@ class BlockProgram:
             allocate(f"{load.source.name}_ahead", (rounds,), str(load.ty.dtype), "local")
             for load, *_ in product.entry_loads
         ]
-        self._held = allocate("held", (chunk_lanes(out),), "float32", "local")
-        self._stores = ChunkStores(product.nest.result, chunk_lanes(out))
+        self._out_lanes = row_lanes(out, product.known_features)
+        self._held = allocate("held", (self._out_lanes,), "float32", "local")
+        self._stores = ChunkStores(product.nest.result, self._out_lanes)
         self._exact = allocate("exact", (1,), "float32", "local")
         T.reads(*map(everything_of, buffers_loaded(product.nest.expressions)))
         T.writes(everything_of(product.nest.result))
@@ -124,7 +125,7 @@ class BlockProgram:
     def _fetch(self, step: Expr, stage: Expr) -> None:
         self._fetch_values(step, stage)
         choose(
-            self._is_wide,
+            self._is_aligned(self._dense_chunks[0]),
             lambda: self._fetch_dense(step, stage, True),
             lambda: self._fetch_dense(step, stage, False),
         )
@@ -141,10 +142,8 @@ class BlockProgram:
     def _b_pitch(self) -> tuple[int, int]:
         return (16, 8) if self.product.dtype != "float32" else (32, 8)
 
-    @property
-    def _is_wide(self) -> Expr | bool:
-        """Whether rows of the dense operand and of the result are aligned to vectors."""
-        lanes = chunk_lanes(self.product.dtype)
+    def _is_aligned(self, lanes: int) -> Expr | bool:
+        """Whether rows of features consist of chunks of so many."""
         known = self.product.known_features
         if known is not None:
             return known % lanes == 0
@@ -224,7 +223,7 @@ class BlockProgram:
     @property
     def _dense_chunks(self) -> tuple[int, int]:
         """Features of a copy, and copies of a row."""
-        lanes = chunk_lanes(self.product.dtype)
+        lanes = row_lanes(self.product.dtype, self.product.known_features)
         return lanes, self.tile.features // lanes
 
     def _multiply(self, stage: Expr) -> None:
@@ -242,7 +241,7 @@ class BlockProgram:
     def _write(self) -> None:
         """Write the tile to the result."""
         product, tile = self.product, self.tile
-        lanes = chunk_lanes(str(product.nest.result.ty.dtype))
+        lanes = self._out_lanes
         chunks = tile.features // lanes
 
         def write(piece: Expr, _round: Expr) -> None:
@@ -287,7 +286,7 @@ class BlockProgram:
             )
 
         self._repair(lanes, feature, places)
-        choose(self._is_wide, together, one_by_one)
+        choose(self._is_aligned(lanes), together, one_by_one)
 
     def _repair(self, lanes: int, feature: Expr, places: dict[Var, Expr]) -> None:
         """Add up again where a sum is no number, as padding may have made it one that is none.

@@ -21,6 +21,7 @@ __all__ = [
     "copy_values",
     "itemsize",
     "load_chunk",
+    "row_lanes",
 ]
 
 #: Bytes of the widest load, and of rows of shared memory that are padded: neighbours fall on other banks.
@@ -37,6 +38,21 @@ def chunk_lanes(dtype: str, *sizes: int) -> int:
     while any(size % lanes for size in sizes):
         lanes //= 2
     return lanes
+
+
+def row_lanes(dtype: str, length: int | None) -> int:
+    """Return how many values of a row a copy takes at once: a divisor of its length, if that is known.
+
+    The most there are where the length is not known, or its divisors are too small to be copied at once.
+
+    Examples
+    --------
+    >>> from tvm_sparse.schedules.cuda.copies import row_lanes
+    >>> [row_lanes("float16", length) for length in (128, 100, 17, None)]
+    [8, 4, 8, 8]
+    """
+    lanes = chunk_lanes(dtype, *([] if length is None else [length]))
+    return lanes if lanes * itemsize(dtype) >= min(_ASYNC_BYTES) else chunk_lanes(dtype)
 
 
 def itemsize(dtype: str) -> int:

@@ -9,7 +9,7 @@ from tvm.tirx.script import builder as T
 from .block_dots import BlockDots, StagedRows
 from .block_nests import Factor, at, buffers_loaded
 from .block_tiles import DotBlockTile, check_tensor_tile, thread_tile
-from .copies import ChunkStores, chunk_lanes, copy_chunk, copy_values
+from .copies import ChunkStores, chunk_lanes, copy_chunk, copy_values, row_lanes
 from .fragments import WARP, WarpProduct
 from .staging import (
     Threads,
@@ -148,7 +148,7 @@ class DotProgram:
         self, name: str, side: int, factor: Factor, var: Var, extent: int, length: int
     ) -> StagedRows:
         tile, dtype = self.tile, self.dots.dtype
-        pieces = tile.parts * length * (tile.depth // chunk_lanes(dtype))
+        pieces = tile.parts * length * (tile.depth // self._lanes)
         rounds = -(-pieces // (tile.warps * WARP))
         return StagedRows(
             side,
@@ -227,7 +227,7 @@ class DotProgram:
         for operand in self._operands:
 
             def find(piece: Expr, round: Expr, operand: StagedRows = operand) -> None:
-                line = tirx.truncdiv(piece, tile.depth // chunk_lanes(dots.dtype))
+                line = tirx.truncdiv(piece, tile.depth // self._lanes)
                 number, within = (
                     tirx.truncdiv(line, operand.length),
                     tirx.truncmod(line, operand.length),
@@ -249,16 +249,20 @@ class DotProgram:
             self._fetch_rows(step, stage, operand)
 
     @property
+    def _lanes(self) -> int:
+        """Features that are copied together."""
+        return row_lanes(self.dots.dtype, self.dots.known_features)
+
+    @property
     def _is_wide(self) -> Expr | bool:
-        lanes = chunk_lanes(self.dots.dtype)
-        if isinstance(self.dots.features, tirx.IntImm):
-            return int(self.dots.features) % lanes == 0
-        return tirx.truncmod(self._features, cast(lanes, "int64")) == cast(0, "int64")
+        """Whether rows of features consist of such."""
+        if self.dots.known_features is not None:
+            return self.dots.known_features % self._lanes == 0
+        return tirx.truncmod(self._features, cast(self._lanes, "int64")) == cast(0, "int64")
 
     def _fetch_rows(self, step: Expr, stage: Expr, operand: StagedRows) -> None:
         """Copy features of the rows of an operand that parts need, zeros for rows that pad a part."""
-        tile = self.tile
-        lanes = chunk_lanes(self.dots.dtype)
+        tile, lanes = self.tile, self._lanes
         chunks = tile.depth // lanes
 
         def copy(piece: Expr, round: Expr, wide: bool) -> None:

@@ -146,3 +146,9 @@ def test_what_is_wrong_with_fragments_is_seen(kernel, fault, replacement):
     check_one(build([kernel])[0], kernel)
     with pytest.raises(AssertionError):
         check_one(build([kernel], wrong)[0], kernel)
+
+
+@pytest.mark.parametrize("operator", ["spmm", "sddmm"])
+def test_rows_that_are_a_multiple_of_8_bytes_are_copied_by_as_many(operator):
+    source = cuda_source(scheduled(Kernel(operator, BSR(16, 16), features=100)).mod)
+    assert "cp.async.ca.shared.global [%0], [%1], 8, %2;" in source

@@ -44,6 +44,7 @@ SPMM = [
     Kernel("spmm", SRBCRS(8, 32), "bfloat16"),
     Kernel("spmm", BSR(64, 64), "bfloat16", "float32"),
     Kernel("spmm", BSR(16, 16), "float32", tile=tf32(16, 16)),
+    Kernel("spmm", BSR(16, 16), "float32", "float16", tile=tf32(16, 16)),
     Kernel("spmm", BSR(8, 8), "float32", tile=tf32(8, 8)),
     Kernel("spmm", BSR(64, 64), "float32", index_dtype="int64", tile=tf32(64, 64)),
     Kernel("spmm", SRBCRS(8, 32), "float32", index_dtype="int64", tile=tf32(8, 32)),
@@ -54,6 +55,8 @@ KNOWN = [
     Kernel("spmm", BSR(16, 16), features=100),
     Kernel("spmm", SRBCRS(8, 16), features=17),
     Kernel("spmm", BSR(32, 32), "float32", features=256, tile=tf32(32, 32)),
+    Kernel("spmm", BSR(16, 16), "bfloat16", "float32", features=100),
+    Kernel("spmm", BSR(16, 16), "float32", "float16", features=100, tile=tf32(16, 16)),
 ]
 SDDMM = [
     Kernel("sddmm", BSR(16, 16)),
@@ -67,6 +70,7 @@ SDDMM = [
     ),
     Kernel("sddmm", BSR(32, 32), "float32", tile=DotBlockTile.default((32, 32), "float32")),
     Kernel("sddmm", BSR(32, 32), features=64),
+    Kernel("sddmm", BSR(16, 16), "bfloat16", features=100),
 ]
 
 
@@ -112,7 +116,9 @@ def test_padding_adds_nothing_to_what_is_infinite_or_no_number(kernel):
     check_spmm(compiled("spmm")[kernel_name(kernel)], kernel, tensor, dense, is_repaired=True)
 
 
-@pytest.mark.parametrize("kernel", SDDMM[:-1], ids=kernel_name)
+@pytest.mark.parametrize(
+    "kernel", [kernel for kernel in SDDMM if kernel.features is None], ids=kernel_name
+)
 def test_what_is_no_number_stays_in_its_row_of_sddmm(kernel):
     tensor = entries(70, 90, 0.05, kernel.dtype)
     x, y = (operand(size, 40, kernel.dtype, size) for size in tensor.shape)
