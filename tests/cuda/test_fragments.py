@@ -37,6 +37,7 @@ DEFAULTS = [
         "sddmm", BSR(16, 16), "float32", tile=DotBlockTile.default((16, 16), "float32"), features=64
     ),
     Kernel("sddmm", BSR(64, 64), scaled=True),
+    Kernel("sddmm", BSR(8, 8), "bfloat16", features=64),
 ]
 
 

@@ -69,6 +69,7 @@ SDDMM = [
         "sddmm", BSR(16, 16), "float32", tile=DotBlockTile.default((16, 16), "float32"), scaled=True
     ),
     Kernel("sddmm", BSR(32, 32), "float32", tile=DotBlockTile.default((32, 32), "float32")),
+    Kernel("sddmm", BSR(8, 32), "float32", tile=DotBlockTile.default((8, 32), "float32")),
     Kernel("sddmm", BSR(32, 32), features=64),
     Kernel("sddmm", BSR(16, 16), "bfloat16", features=100),
 ]
