@@ -30,6 +30,7 @@ class WarpSums:
         self._wides, self._narrows = product.counts[:: -1 if product.is_swapped else 1]
         #: Registers of a fragment of the narrow operand: 8 lines take two.
         self._each = 2 if product.is_swapped else 4
+        self._lane: Expr | None = None
 
     def allocate(self) -> None:
         """Allocate registers."""
