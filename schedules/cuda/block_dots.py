@@ -96,6 +96,11 @@ class BlockDots:
         return str(self.nest.init.ty.dtype)
 
     @property
+    def known_features(self) -> int | None:
+        """Feature width, if it is a constant."""
+        return int(self.features) if isinstance(self.features, tirx.IntImm) else None
+
+    @property
     def total(self) -> Expr:
         """Number of stored blocks."""
         size = self.nest.result.ty.shape[0]

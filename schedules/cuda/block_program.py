@@ -9,19 +9,15 @@ from tvm.tirx.script import builder as T
 from .block_nests import buffers_loaded
 from .block_products import BlockProduct, Outside, Steps
 from .block_tiles import BlockTile, check_tensor_tile
+from .copies import ChunkStores, chunk_lanes, copy_chunk, copy_values, row_lanes
 from .fragments import WARP, WarpProduct
 from .staging import (
-    ChunkStores,
     Threads,
     allocate,
-    axis,
     barrier,
     bind,
     cast,
     choose,
-    chunk_lanes,
-    copy_chunk,
-    copy_values,
     everything,
     everything_of,
     kernel,
@@ -48,11 +44,6 @@ class BlockProgram:
     ------
     ValueError
         If the tile does not suit the product, or tensor cores do not multiply its dtype.
-
-    Attributes
-    ----------
-    sums : WarpSums
-        Maps the loops that multiply to tensor cores, once they are in a schedule.
     """
 
     def __init__(self, product: BlockProduct, tile: BlockTile) -> None:
@@ -72,7 +63,7 @@ class BlockProgram:
             product.dtype,
             a_by_columns=product.by_columns,
         )
-        self.sums = WarpSums(self._warp)
+        self._sums = WarpSums(self._warp)
 
     def build(self) -> tirx.For:
         """Return the loop that takes the place of the product's."""
@@ -87,11 +78,12 @@ class BlockProgram:
         self._threads = Threads(warp, lane, self.tile.warps)
         self._warp_row = tirx.truncdiv(warp, self._abreast) * self._warp.rows
         self._warp_column = tirx.truncmod(warp, self._abreast) * self._warp.columns
-        self.sums.fill()
+        self._sums.fill(lane)
         self._load_entries(cast(0, str(self._steps.count.ty.dtype)))
-        pipeline(self._steps.number, self.tile.stages, self._fetch, self._multiply)
+        staged = {self._a: self._a_pitch, self._b: self._b_pitch}
+        pipeline(self._steps.number, self.tile.stages, staged, self._fetch, self._multiply)
         barrier()
-        self.sums.store(self._c, self._warp_row, self._warp_column)
+        self._sums.store(self._c, self._warp_row, self._warp_column)
         barrier()
         self._write()
 
@@ -103,14 +95,15 @@ class BlockProgram:
         self._a = allocate("a_staged", (tile.stages, *a_shape), product.dtype, "shared.dyn")
         self._b = allocate("b_staged", (tile.stages, *b_shape), product.dtype, "shared.dyn")
         self._c = allocate("c_staged", (tile.rows, tile.features), "float32", "shared.dyn")
-        self.sums.allocate()
+        self._sums.allocate()
         rounds = -(-tile.depth * self._dense_chunks[1] // (tile.warps * WARP))
         self._entries = [
             allocate(f"{load.source.name}_ahead", (rounds,), str(load.ty.dtype), "local")
             for load, *_ in product.entry_loads
         ]
-        self._held = allocate("held", (chunk_lanes(out),), "float32", "local")
-        self._stores = ChunkStores(product.nest.result, chunk_lanes(out))
+        self._out_lanes = row_lanes(out, product.known_features)
+        self._held = allocate("held", (self._out_lanes,), "float32", "local")
+        self._stores = ChunkStores(product.nest.result, self._out_lanes)
         self._exact = allocate("exact", (1,), "float32", "local")
         T.reads(*map(everything_of, buffers_loaded(product.nest.expressions)))
         T.writes(everything_of(product.nest.result))
@@ -130,20 +123,13 @@ class BlockProgram:
         self._steps = Steps(product, tile.depth, count)
 
     def _fetch(self, step: Expr, stage: Expr) -> None:
-        tile = self.tile
-        with T.sblock("fetch"):
-            vstep = axis("vstep", T.axis.opaque(self._steps.number, step))
-            vstage = axis("vstage", T.axis.opaque(tile.stages, stage))
-            T.reads(*map(everything_of, buffers_loaded(self.product.nest.expressions)))
-            T.writes(*(_stage(buffer, vstage) for buffer in (self._a, self._b)))
-            T.sblock_attr({"buffer_dim_align": [[0, 1, *self._a_pitch], [1, 1, *self._b_pitch]]})
-            self._fetch_values(vstep, vstage)
-            choose(
-                self._is_wide,
-                lambda: self._fetch_dense(vstep, vstage, True),
-                lambda: self._fetch_dense(vstep, vstage, False),
-            )
-            self._load_entries(vstep + 1)
+        self._fetch_values(step, stage)
+        choose(
+            self._is_aligned(self._dense_chunks[0]),
+            lambda: self._fetch_dense(step, stage, True),
+            lambda: self._fetch_dense(step, stage, False),
+        )
+        self._load_entries(step + 1)
 
     @property
     def _a_pitch(self) -> tuple[int, int]:
@@ -156,10 +142,8 @@ class BlockProgram:
     def _b_pitch(self) -> tuple[int, int]:
         return (16, 8) if self.product.dtype != "float32" else (32, 8)
 
-    @property
-    def _is_wide(self) -> Expr | bool:
-        """Whether rows of the dense operand and of the result are aligned to vectors."""
-        lanes = chunk_lanes(self.product.dtype)
+    def _is_aligned(self, lanes: int) -> Expr | bool:
+        """Whether rows of features consist of chunks of so many."""
         known = self.product.known_features
         if known is not None:
             return known % lanes == 0
@@ -239,7 +223,7 @@ class BlockProgram:
     @property
     def _dense_chunks(self) -> tuple[int, int]:
         """Features of a copy, and copies of a row."""
-        lanes = chunk_lanes(self.product.dtype)
+        lanes = row_lanes(self.product.dtype, self.product.known_features)
         return lanes, self.tile.features // lanes
 
     def _multiply(self, stage: Expr) -> None:
@@ -252,12 +236,12 @@ class BlockProgram:
         def b_at(vstage: Var, k: Var, column: Var) -> Expr:
             return tirx.BufferLoad(self._b, [vstage, k, self._warp_column + column])
 
-        self.sums.multiply(self.tile.stages, stage, self.tile.depth, a_at, b_at)
+        self._sums.multiply(stage, self.tile.depth, a_at, b_at)
 
     def _write(self) -> None:
         """Write the tile to the result."""
         product, tile = self.product, self.tile
-        lanes = chunk_lanes(str(product.nest.result.ty.dtype))
+        lanes = self._out_lanes
         chunks = tile.features // lanes
 
         def write(piece: Expr, _round: Expr) -> None:
@@ -302,7 +286,7 @@ class BlockProgram:
             )
 
         self._repair(lanes, feature, places)
-        choose(self._is_wide, together, one_by_one)
+        choose(self._is_aligned(lanes), together, one_by_one)
 
     def _repair(self, lanes: int, feature: Expr, places: dict[Var, Expr]) -> None:
         """Add up again where a sum is no number, as padding may have made it one that is none.
@@ -342,7 +326,3 @@ class BlockProgram:
                 )
                 T.buffer_store(self._exact, tirx.BufferLoad(self._exact, [0]) + a * b, [0])
         return tirx.BufferLoad(self._exact, [0])
-
-
-def _stage(buffer: Var, stage: Var):
-    return buffer[(stage, *(slice(0, size) for size in buffer.ty.shape[1:]))]

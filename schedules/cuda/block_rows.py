@@ -13,20 +13,9 @@ from tvm.tirx.script import builder as T
 from .block_nests import buffers_loaded
 from .block_products import BlockProduct, Outside
 from .block_tiles import BlockRowsTile
+from .copies import ChunkStores, chunk_lanes, load_chunk
 from .fragments import WARP
-from .staging import (
-    ChunkStores,
-    allocate,
-    bind,
-    cast,
-    choose,
-    chunk_lanes,
-    everything_of,
-    kernel,
-    load_chunk,
-    loop,
-    when,
-)
+from .staging import allocate, bind, cast, choose, everything_of, kernel, loop, when
 
 __all__ = ["rows_program"]
 

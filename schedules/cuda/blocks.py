@@ -111,9 +111,7 @@ def schedule_part(
     if isinstance(chosen, BlockRowsTile):
         sch.state.replace(sch.get_sref(product.nest.loop), rows_program(product, chosen), {})
         return
-    program = BlockProgram(product, chosen)
-    sch.state.replace(sch.get_sref(product.nest.loop), program.build(), {})
-    program.sums.tensorize(sch)
+    sch.state.replace(sch.get_sref(product.nest.loop), BlockProgram(product, chosen).build(), {})
 
 
 def _default_tile(product: BlockProduct) -> BlockTile | BlockRowsTile:

@@ -9,19 +9,15 @@ from tvm.tirx.script import builder as T
 from .block_dots import BlockDots, StagedRows
 from .block_nests import Factor, at, buffers_loaded
 from .block_tiles import DotBlockTile, check_tensor_tile, thread_tile
+from .copies import ChunkStores, chunk_lanes, copy_chunk, copy_values, row_lanes
 from .fragments import WARP, WarpProduct
 from .staging import (
-    ChunkStores,
     Threads,
     allocate,
-    axis,
     barrier,
     bind,
     cast,
     choose,
-    chunk_lanes,
-    copy_chunk,
-    copy_values,
     everything,
     everything_of,
     kernel,
@@ -48,11 +44,6 @@ class DotProgram:
     ------
     ValueError
         If the tile does not suit the blocks, or tensor cores do not multiply the dtype.
-
-    Attributes
-    ----------
-    sums : WarpSums or ThreadSums
-        Maps the loops that multiply to tensor cores, if to these, once they are in a schedule.
     """
 
     def __init__(self, dots: BlockDots, tile: DotBlockTile) -> None:
@@ -61,7 +52,7 @@ class DotProgram:
             -(-size // step)
             for size, step in ((dots.rows, tile.rows), (dots.columns, tile.columns))
         )
-        self.sums = self._on_tensor_cores() if tile.tensor_cores else self._on_cuda_cores()
+        self._sums = self._on_tensor_cores() if tile.tensor_cores else self._on_cuda_cores()
 
     def _on_tensor_cores(self) -> WarpSums:
         """Let warps share the columns of a part first, then the rows."""
@@ -122,12 +113,15 @@ class DotProgram:
         place = tirx.truncmod(worker, self._workers)
         self._own_row = tirx.truncdiv(place, self._abreast) * self._own[0]
         self._own_column = tirx.truncmod(place, self._abreast) * self._own[1]
-        self.sums.fill()
+        self._sums.fill(lane)
         steps = tirx.ceildiv(self._features, cast(tile.depth, "int64"))
-        pipeline(cast(steps, "int32"), tile.stages, self._fetch, self._multiply)
+        odd = chunk_lanes(self.dots.dtype)
+        pitch = (2 * odd, odd)  # rows begin at odd multiples of 16 bytes: on other banks
+        staged = {operand.staged: pitch for operand in self._operands}
+        pipeline(cast(steps, "int32"), tile.stages, staged, self._fetch, self._multiply)
         barrier()
         with when(*[part < tile.parts] * (not all_work)):
-            self.sums.store(self._c, part * tile.rows + self._own_row, self._own_column)
+            self._sums.store(self._c, part * tile.rows + self._own_row, self._own_column)
         barrier()
         self._write()
 
@@ -144,7 +138,7 @@ class DotProgram:
         self._row = allocate("row", (1,), index, "local")
         self._low = allocate("low", (1,), index, "local")
         self._high = allocate("high", (1,), index, "local")
-        self.sums.allocate()
+        self._sums.allocate()
         suit = ChunkStores.suit(str(dots.nest.result.ty.dtype), self._write_lanes)
         self._stores = ChunkStores(dots.nest.result, self._write_lanes) if suit else None
         T.reads(*map(everything_of, buffers_loaded([*dots.nest.expressions, dots.total])))
@@ -154,7 +148,7 @@ class DotProgram:
         self, name: str, side: int, factor: Factor, var: Var, extent: int, length: int
     ) -> StagedRows:
         tile, dtype = self.tile, self.dots.dtype
-        pieces = tile.parts * length * (tile.depth // chunk_lanes(dtype))
+        pieces = tile.parts * length * (tile.depth // self._lanes)
         rounds = -(-pieces // (tile.warps * WARP))
         return StagedRows(
             side,
@@ -233,7 +227,7 @@ class DotProgram:
         for operand in self._operands:
 
             def find(piece: Expr, round: Expr, operand: StagedRows = operand) -> None:
-                line = tirx.truncdiv(piece, tile.depth // chunk_lanes(dots.dtype))
+                line = tirx.truncdiv(piece, tile.depth // self._lanes)
                 number, within = (
                     tirx.truncdiv(line, operand.length),
                     tirx.truncmod(line, operand.length),
@@ -251,29 +245,24 @@ class DotProgram:
             self._threads.share(operand.pieces, find)
 
     def _fetch(self, step: Expr, stage: Expr) -> None:
-        tile = self.tile
-        with T.sblock("fetch"):
-            vstep = axis("vstep", T.axis.opaque(step + 1, step))
-            vstage = axis("vstage", T.axis.opaque(tile.stages, stage))
-            T.reads(*(everything_of(operand.factor.buffer) for operand in self._operands))
-            T.writes(*(_stage(operand.staged, vstage) for operand in self._operands))
-            odd = chunk_lanes(self.dots.dtype)
-            pitch = (2 * odd, odd)  # rows begin at odd multiples of 16 bytes: on other banks
-            T.sblock_attr({"buffer_dim_align": [[0, 1, *pitch], [1, 1, *pitch]]})
-            for operand in self._operands:
-                self._fetch_rows(vstep, vstage, operand)
+        for operand in self._operands:
+            self._fetch_rows(step, stage, operand)
+
+    @property
+    def _lanes(self) -> int:
+        """Features that are copied together."""
+        return row_lanes(self.dots.dtype, self.dots.known_features)
 
     @property
     def _is_wide(self) -> Expr | bool:
-        lanes = chunk_lanes(self.dots.dtype)
-        if isinstance(self.dots.features, tirx.IntImm):
-            return int(self.dots.features) % lanes == 0
-        return tirx.truncmod(self._features, cast(lanes, "int64")) == cast(0, "int64")
+        """Whether rows of features consist of such."""
+        if self.dots.known_features is not None:
+            return self.dots.known_features % self._lanes == 0
+        return tirx.truncmod(self._features, cast(self._lanes, "int64")) == cast(0, "int64")
 
     def _fetch_rows(self, step: Expr, stage: Expr, operand: StagedRows) -> None:
         """Copy features of the rows of an operand that parts need, zeros for rows that pad a part."""
-        tile = self.tile
-        lanes = chunk_lanes(self.dots.dtype)
+        tile, lanes = self.tile, self._lanes
         chunks = tile.depth // lanes
 
         def copy(piece: Expr, round: Expr, wide: bool) -> None:
@@ -311,7 +300,7 @@ class DotProgram:
             line = self._own_part * self.tile.columns + self._own_column + column
             return tirx.BufferLoad(self._operands[1].staged, [vstage, line, k])
 
-        self.sums.multiply(self.tile.stages, stage, self.tile.depth, x_at, y_at)
+        self._sums.multiply(stage, self.tile.depth, x_at, y_at)
 
     @property
     def _write_lanes(self) -> int:
@@ -365,7 +354,3 @@ class DotProgram:
         with loop("j", T.unroll(lanes)) as j:
             value = cast(total(j), str(nest.result.ty.dtype))
             T.buffer_store(nest.result, value, [index + cast(j, "int64")])
-
-
-def _stage(buffer: Var, stage: Var):
-    return buffer[(stage, *(slice(0, size) for size in buffer.ty.shape[1:]))]

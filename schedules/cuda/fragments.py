@@ -1,9 +1,8 @@
-"""Shapes of the matrices that tensor cores multiply: fragments of an instruction, tiles of a warp."""
+"""Shapes of the matrices that tensor cores multiply: fragments, and tiles of a warp."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 __all__ = ["WARP", "FragmentShape", "WarpProduct", "fragment_shape"]
 
@@ -13,7 +12,7 @@ WARP = 32
 
 @dataclass(frozen=True)
 class FragmentShape:
-    """What one instruction multiplies: ``rows x depth`` by ``depth x columns``."""
+    """The least tile: ``rows x depth`` by ``depth x columns``."""
 
     rows: int
     columns: int
@@ -28,7 +27,8 @@ def fragment_shape(dtype: str, rows: int) -> FragmentShape:
     dtype : str
         Of the operands: ``"float16"``, ``"bfloat16"`` or ``"float32"``.
     rows : int
-        Rows of the tile.
+        Rows of the tile. Instructions multiply 16 rows by 8 columns; eight rows or fewer take the place of
+        the columns.
 
     Raises
     ------
@@ -38,16 +38,14 @@ def fragment_shape(dtype: str, rows: int) -> FragmentShape:
     Examples
     --------
     >>> from tvm_sparse.schedules.cuda.fragments import fragment_shape
-    >>> fragment_shape("float16", 8), fragment_shape("float32", 8).rows
-    (FragmentShape(rows=8, columns=32, depth=16), 16)
+    >>> fragment_shape("float16", 8), fragment_shape("float32", 64).depth
+    (FragmentShape(rows=8, columns=16, depth=16), 8)
     """
-    if dtype == "float32":
-        return FragmentShape(16, 16, 8)
-    if dtype in ("float16", "bfloat16"):
-        return FragmentShape(8, 32, 16) if rows <= 8 else FragmentShape(16, 16, 16)
-    raise ValueError(
-        f"dtype: expected float16, bfloat16 or float32 for tensor cores, found {dtype}"
-    )
+    if dtype not in ("float16", "bfloat16", "float32"):
+        raise ValueError(
+            f"dtype: expected float16, bfloat16 or float32 for tensor cores, found {dtype}"
+        )
+    return FragmentShape(8 if rows <= 8 else 16, 16, 8 if dtype == "float32" else 16)
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class WarpProduct:
     rows, columns : int
         The tile, multiples of the fragments' sizes.
     dtype : str
-        Of the operands, which lie in dynamic shared memory.
+        Of the operands, which lie in shared memory.
     a_by_columns, b_by_columns : bool
         Whether an operand is stored transposed: ``A[k, i]``, ``B[j, k]``.
 
@@ -87,24 +85,6 @@ class WarpProduct:
         return self.rows // self.shape.rows, self.columns // self.shape.columns
 
     @property
-    def a_shape(self) -> tuple[int, int]:
-        """Shape of one fragment's depth of the first operand, as it is stored."""
-        shape = (self.rows, self.shape.depth)
-        return shape[::-1] if self.a_by_columns else shape
-
-    @property
-    def b_shape(self) -> tuple[int, int]:
-        """Shape of one fragment's depth of the second operand, as it is stored."""
-        shape = (self.shape.depth, self.columns)
-        return shape[::-1] if self.b_by_columns else shape
-
-    @property
-    def layouts(
-        self,
-    ) -> tuple[Literal["row_major", "col_major"], Literal["row_major", "col_major"]]:
-        """How the operands are stored, as CUDA calls it."""
-        a, b = (
-            "col_major" if by_columns else "row_major"
-            for by_columns in (self.a_by_columns, self.b_by_columns)
-        )
-        return a, b
+    def is_swapped(self) -> bool:
+        """Whether columns take the place of rows in instructions."""
+        return self.shape.rows == 8

@@ -102,7 +102,6 @@ def schedule_part(
         )
     program = DotProgram(dots, tile or _default_tile(dots))
     sch.state.replace(sch.get_sref(dots.nest.loop), program.build(), {})
-    program.sums.tensorize(sch)
 
 
 def _default_tile(dots: BlockDots) -> DotBlockTile:

@@ -1,15 +1,15 @@
-"""Pieces of kernels that stage operands in shared memory: loops, shares of threads, copies, pipelines.
+"""Pieces of kernels that stage operands in shared memory: loops, shares of threads, pipelines.
 
 The functions emit statements into the TensorIR builder that is open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import tvm_ffi
-from tvm import DataType, tirx
+from tvm import tirx
 from tvm.ir import Expr, Var
 from tvm.script import tirx as operations
 from tvm.script.ir_builder import IRBuilder
@@ -18,7 +18,6 @@ from tvm.tirx.script import builder as T
 from .fragments import WARP
 
 __all__ = [
-    "ChunkStores",
     "Threads",
     "allocate",
     "axis",
@@ -26,28 +25,18 @@ __all__ = [
     "bind",
     "cast",
     "choose",
-    "chunk_lanes",
-    "copy_chunk",
-    "copy_values",
     "everything",
     "everything_of",
-    "itemsize",
     "kernel",
-    "load_chunk",
     "loop",
     "pipeline",
+    "result_block",
     "when",
 ]
 
-#: Bytes of the widest load, and of rows of shared memory that are padded: neighbours fall on other banks.
-VECTOR_BYTES = 16
 #: Attribute of a kernel: thread blocks that must fit a multiprocessor. Told so, the assembler takes the
 #: registers that it needs; otherwise it spills some to make room for more thread blocks.
 _LEAST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
-#: Lanes of the longest vectors that CUDA has types for.
-_MOST_LANES = 4
-#: Sizes that asynchronous copies have.
-_ASYNC_BYTES = (4, 8, 16)
 
 
 def kernel(
@@ -128,6 +117,16 @@ def everything(conditions: Sequence[Expr]) -> Expr:
     return total
 
 
+@contextmanager
+def result_block(target: Var) -> Iterator[None]:
+    """Open a block that writes results to shared memory, all of which is kept."""
+    with T.sblock("pass_on"):
+        T.reads()
+        T.writes(everything_of(target))
+        T.sblock_attr({"buffer_dim_align": [[0, 0, 32, 8]], "explicit_write_region": [0]})
+        yield
+
+
 def everything_of(buffer: Var) -> tirx.BufferRegion:
     """Return the region that is all of a buffer."""
     return buffer[tuple(slice(0, size) for size in buffer.ty.shape)]
@@ -198,159 +197,10 @@ class Threads:
         return -(-pieces // self._count)
 
 
-def chunk_lanes(dtype: str, *sizes: int) -> int:
-    """Return how many values a copy takes at once, a divisor of all sizes."""
-    lanes = 1 if dtype == "bool" else VECTOR_BYTES // itemsize(dtype)  # CUDA has no vectors of bool
-    while any(size % lanes for size in sizes):
-        lanes //= 2
-    return lanes
-
-
-def itemsize(dtype: str) -> int:
-    """Return the bytes of a value."""
-    return DataType(dtype).bits // 8
-
-
-def copy_chunk(
-    target: Var,
-    place: Sequence[Expr],
-    source: Var,
-    index: Expr,
-    lanes: int,
-    valid: Expr,
-    is_async: bool,
-    is_shared: bool = False,
-) -> None:
-    """Copy neighbouring values to shared memory, or zeros.
-
-    Parameters
-    ----------
-    target, place
-        Where to; aligned to the chunk.
-    source, index
-        Where from, a flat buffer in global memory; aligned to the chunk. Not read where not `valid`.
-    lanes : int
-        How many.
-    valid : Expr
-        Whether there are values; zeros are written otherwise.
-    is_async : bool
-        Copy asynchronously where a chunk has a size for it.
-    is_shared : bool
-        Whether other copies of the thread block take the same values, so that the first cache is of use.
-    """
-    size = lanes * itemsize(str(target.ty.dtype))
-    if not is_async or size not in _ASYNC_BYTES:
-        together = min(lanes, _MOST_LANES)
-        for first in range(0, lanes, together):
-            frame = T.vectorized(together) if together > 1 else T.serial(1)
-            to = [*place[:-1], place[-1] + first]
-            begin = index + cast(first, "int64")
-            copy_values(target, to, source, lambda v, at=begin: at + cast(v, "int64"), valid, frame)
-        return
-    cached = "cg" if size == VECTOR_BYTES and not is_shared else "ca"
-    copy = operations.ptx[f"cp.async.{cached}.shared.global"]
-    present = tirx.Select(valid, tirx.const(size, "uint32"), tirx.const(0, "uint32"))
-    here = operations.address_of(tirx.BufferLoad(target, list(place)))
-    there = operations.address_of(tirx.BufferLoad(source, [index]))
-    T.evaluate(copy(here, there, size, present))
-
-
-def copy_values(
-    target: Var,
-    place: Sequence[Expr],
-    source: Var,
-    index_of: Callable[[Expr], Expr],
-    valid: Expr | Callable[[Expr], Expr],
-    frame,
-) -> None:
-    """Copy values to neighbouring places of shared memory through registers, or zeros.
-
-    Parameters
-    ----------
-    target, place
-        Where to.
-    source, index_of
-        Where from, for each lane.
-    valid : Expr or function of the lane
-        Whether there is a value.
-    frame
-        The loop over lanes.
-    """
-    *before, last = place
-    with loop("lane", frame) as lane:
-        present = valid(lane) if callable(valid) else valid
-        value = tirx.BufferLoad(source, [index_of(lane)])
-        chosen = tirx.if_then_else(present, value, tirx.const(0, str(target.ty.dtype)))
-        T.buffer_store(target, chosen, [*before, last + lane])
-
-
-def load_chunk(target: Var, place: Sequence[Expr], source: Var, index: Expr, lanes: int) -> None:
-    """Load neighbouring values to registers at once.
-
-    Parameters
-    ----------
-    target, place
-        Registers, and the first of them.
-    source, index
-        Where from, a flat buffer in global memory; aligned to the chunk.
-    lanes : int
-        How many.
-    """
-    dtype = str(target.ty.dtype)
-    *before, first = place
-    if itemsize(dtype) != 4 or lanes == 1:  # vectors of others come apart as well as together
-        with loop("v", T.vectorized(lanes) if lanes > 1 else T.serial(1)) as v:
-            value = tirx.BufferLoad(source, [index + cast(v, "int64")])
-            T.buffer_store(target, value, [*before, first + v])
-        return
-    kind = "f32" if dtype == "float32" else "b32"
-    registers = [tirx.BufferLoad(target, [*before, first + lane]) for lane in range(lanes)]
-    there = operations.address_of(tirx.BufferLoad(source, [index]))
-    T.evaluate(operations.ptx[f"ld.global.v{lanes}.{kind}"](*registers, there))
-
-
-class ChunkStores:
-    """Stores of neighbouring values to global memory at once.
-
-    The compiler takes a vector that is computed value by value apart, and does not always put it together
-    again, so that the instruction is given.
-
-    Parameters
-    ----------
-    target : Var
-        Where to, a flat buffer of 16 or 32 bits a value.
-    lanes : int
-        Values of a chunk, 4 bytes or more; chunks are aligned to their size.
-    """
-
-    def __init__(self, target: Var, lanes: int) -> None:
-        self._target, self._lanes = target, lanes
-        self._dtype = str(target.ty.dtype)
-        is_narrow = itemsize(self._dtype) == 2
-        self._rounded = allocate("rounded", (lanes,), self._dtype, "local") if is_narrow else None
-
-    @staticmethod
-    def suit(dtype: str, lanes: int) -> bool:
-        """Whether values of a dtype can be stored so."""
-        return itemsize(dtype) in (2, 4) and itemsize(dtype) * lanes >= 4
-
-    def store(self, index: Expr, value_of: Callable[[int], Expr]) -> None:
-        """Store values from an index on; `value_of` gives that of a lane, in any dtype."""
-        values = [cast(value_of(lane), self._dtype) for lane in range(self._lanes)]
-        if self._rounded is not None:
-            for lane, value in enumerate(values):
-                T.buffer_store(self._rounded, value, [lane])
-            pairs = range(0, self._lanes, 2)
-            values = [tirx.BufferLoad(self._rounded, [tirx.Ramp(lane, 1, 2)]) for lane in pairs]
-        words = [operations.reinterpret("uint32", value) for value in values]
-        vector = f".v{len(words)}" if len(words) > 1 else ""
-        there = operations.address_of(tirx.BufferLoad(self._target, [index]))
-        T.evaluate(operations.ptx[f"st.global{vector}.b32"](there, *words))
-
-
 def pipeline(
     steps: Expr,
     stages: int,
+    staged: Mapping[Var, tuple[int, int]],
     fetch: Callable[[Expr, Expr], None],
     consume: Callable[[Expr], None],
 ) -> None:
@@ -364,6 +214,8 @@ def pipeline(
             if turn >= stages - 1: consume((turn - stages + 1) % stages)
 
     One barrier a turn: after it, all threads see what arrived, and none reads what is overwritten next.
+    Blocks with opaque variables tell TVM that the buffers are kept from one turn to the next, and all of
+    them; it knows nothing of what lies behind the addresses that copies are given.
 
     Parameters
     ----------
@@ -371,17 +223,35 @@ def pipeline(
         How many.
     stages : int
         Buffers, two or more.
+    staged : dict of Var to (int, int)
+        Buffers in shared memory, a stage along the first dimension; for each, a modulus and the remainder
+        that the distance of rows is given.
     fetch : function of (step, stage)
         Emits the copies of a step to a buffer.
     consume : function of stage
         Emits what is done with it.
     """
     ahead = stages - 1
+    distances = [[number, 1, *pitch] for number, pitch in enumerate(staged.values())]
+    buffers = list(range(len(staged)))
     with loop("turn", T.serial(steps + ahead)) as turn:
         T.evaluate(operations.ptx["cp.async.wait_group"](stages - 2))
         barrier()
-        with when(turn < steps):
-            fetch(turn, tirx.truncmod(turn, stages))
+        with when(turn < steps), T.sblock("fetch"):
+            step = axis("step", T.axis.opaque(steps, turn))
+            stage = axis("stage", T.axis.opaque(stages, tirx.truncmod(turn, stages)))
+            T.reads()
+            T.writes(*(_of_stage(buffer, stage) for buffer in staged))
+            T.sblock_attr({"buffer_dim_align": distances, "explicit_write_region": buffers})
+            fetch(step, stage)
         T.evaluate(operations.ptx["cp.async.commit_group"]())
-        with when(turn >= ahead):
-            consume(tirx.truncmod(turn - ahead, stages))
+        with when(turn >= ahead), T.sblock("consume"):
+            stage = axis("stage", T.axis.opaque(stages, tirx.truncmod(turn - ahead, stages)))
+            T.reads(*(_of_stage(buffer, stage) for buffer in staged))
+            T.writes()
+            T.sblock_attr({"explicit_read_region": buffers})
+            consume(stage)
+
+
+def _of_stage(buffer: Var, stage: Var) -> tirx.BufferRegion:
+    return buffer[(stage, *(slice(0, size) for size in buffer.ty.shape[1:]))]

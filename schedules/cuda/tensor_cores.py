@@ -1,306 +1,193 @@
-"""Products of a warp on tensor cores: intrinsics for ``tensorize``, registered when they are asked for.
+"""Fragments of tensor cores: loads from shared memory, products and sums, in TVM's own PTX operations.
 
-TVM's own cover one fragment of 16 x 16 x 16 in float16 and 8-bit integers. Those here multiply all the
-fragments of a warp's tile, straight from shared memory, for float16, bfloat16 and float32, each operand
-stored by rows or by columns. Values of float32 are rounded to tf32 (10 bits of mantissa); sums are kept
-in float32 for all. Tiles of eight rows use fragments of 8 x 32 x 16.
+An instruction multiplies 16 x depth values, here the *wide* operand, by depth x 8, the *narrow* one. Lane
+``4 g + t`` of a warp holds values of row ``g`` and ``g + 8`` of the wide operand, of column ``g`` of the
+narrow one, and sums in these rows and the columns ``2 t`` and ``2 t + 1``. In half precision, and where
+depth runs along rows of shared memory, ``ldmatrix`` brings values to their lanes, several 8 x 8 matrices
+at once. Values of float32 are rounded to tf32 (10 bits of mantissa); sums are kept in float32.
+
+The functions emit statements into the TensorIR builder that is open.
 """
 
 from __future__ import annotations
 
-from tvm.s_tir import TensorIntrin
-from tvm.script import tirx as T
-from tvm.tirx import PrimFunc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from .fragments import WarpProduct
-from .tf32 import tf32_function
+from tvm import tirx
+from tvm.ir import Expr, Range, TensorLoad, Var
+from tvm.script import tirx as operations
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as T
 
-__all__ = ["fill_intrinsic", "multiply_intrinsic", "store_intrinsic"]
+__all__ = ["StagedOperand", "load_narrow", "load_wide", "multiply_add"]
 
-_OPERANDS = "shared.dyn"
-_SUMS = "wmma.accumulator"
+#: Names of dtypes in instructions.
+_KINDS = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}
 
 
-def multiply_intrinsic(product: WarpProduct) -> str:
-    """Return the intrinsic for ``C[i, j] = C[i, j] + A[i, k] * B[k, j]``, one fragment deep.
+@dataclass(frozen=True)
+class StagedOperand:
+    """A part of an operand in shared memory, by lines and depth.
 
-    Examples
-    --------
-    >>> from tvm_sparse.schedules.cuda.fragments import WarpProduct
-    >>> from tvm_sparse.schedules.cuda.tensor_cores import multiply_intrinsic
-    >>> multiply_intrinsic(WarpProduct(16, 32, "bfloat16"))
-    'tvm_sparse.warp_multiply_16x32_bfloat16'
+    A line is a row of the first operand of a product, or a column of the second.
+
+    Attributes
+    ----------
+    buffer, step : Var
+        The part, as a matrix, and the distance of its rows.
+    along_depth : bool
+        Whether depth runs along its rows; otherwise, lines do.
+    line, depth : Expr or int
+        Where places are counted from.
     """
-    by_columns = f"{'_at' * product.a_by_columns}{'_bt' * product.b_by_columns}"
-    build = _multiply_tf32 if product.dtype == "float32" else _multiply_halves
-    return _registered(f"multiply_{_size(product)}_{product.dtype}{by_columns}", build, product)
 
+    buffer: Var
+    step: Var
+    along_depth: bool
+    line: Expr | int = 0
+    depth: Expr | int = 0
 
-def fill_intrinsic(product: WarpProduct) -> str:
-    """Return the intrinsic for ``C[i, j] = 0``."""
-    return _registered(f"fill_{_size(product)}_{_fragments(product)}", _fill, product)
+    @staticmethod
+    def of(
+        name: str, first: TensorLoad, lines: int, depth: int, along_depth: bool
+    ) -> StagedOperand:
+        """Match a part of a buffer, in the block that is open.
 
+        Accesses through pointers, which TVM cannot look into, then say which buffer they are to.
 
-def store_intrinsic(product: WarpProduct) -> str:
-    """Return the intrinsic for ``S[i, j] = C[i, j]`` with ``S`` in shared memory."""
-    return _registered(f"store_{_size(product)}_{_fragments(product)}", _store, product)
-
-
-def _size(product: WarpProduct) -> str:
-    return f"{product.rows}x{product.columns}"
-
-
-def _fragments(product: WarpProduct) -> str:
-    return f"m{product.shape.rows}n{product.shape.columns}k{product.shape.depth}"
-
-
-def _registered(name: str, build, product: WarpProduct) -> str:
-    name = f"tvm_sparse.warp_{name}"
-    if TensorIntrin.get(name, allow_missing=True) is None:
-        TensorIntrin.register(name, *build(product))
-    return name
-
-
-def _multiply_description(product: WarpProduct) -> PrimFunc:
-    rows, columns, depth = product.rows, product.columns, product.shape.depth
-    dtype, a_shape, b_shape = product.dtype, product.a_shape, product.b_shape
-    swap_a, swap_b = product.a_by_columns, product.b_by_columns
-
-    @T.prim_func(s_tir=True)
-    def description(a: T.handle, b: T.handle, c: T.handle) -> None:
-        A = T.match_buffer(a, a_shape, dtype, align=16, offset_factor=8, scope=_OPERANDS)
-        B = T.match_buffer(b, b_shape, dtype, align=16, offset_factor=8, scope=_OPERANDS)
-        C = T.match_buffer(c, (rows, columns), "float32", align=64, offset_factor=1, scope=_SUMS)
-        with T.sblock("root"):
-            T.reads(
-                C[0:rows, 0:columns],
-                A[0 : a_shape[0], 0 : a_shape[1]],
-                B[0 : b_shape[0], 0 : b_shape[1]],
-            )
-            T.writes(C[0:rows, 0:columns])
-            for i, j, k in T.grid(rows, columns, depth):
-                with T.sblock("multiply"):
-                    vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-                    ai, ak = T.meta_var((vk, vi) if swap_a else (vi, vk))
-                    bk, bj = T.meta_var((vj, vk) if swap_b else (vk, vj))
-                    C[vi, vj] = C[vi, vj] + T.Cast("float32", A[ai, ak]) * T.Cast(
-                        "float32", B[bk, bj]
-                    )
-
-    return description
-
-
-def _multiply_halves(product: WarpProduct) -> tuple[PrimFunc, PrimFunc]:
-    """Multiply with TVM's operations on fragments."""
-    rows, columns, shape = product.rows, product.columns, product.shape
-    m, n, k = shape.rows, shape.columns, shape.depth
-    dtype, a_shape, b_shape = product.dtype, product.a_shape, product.b_shape
-    swap_a, swap_b = product.a_by_columns, product.b_by_columns
-    a_layout, b_layout = product.layouts
-    down, across = product.counts
-
-    @T.prim_func(s_tir=True)
-    def implementation(a: T.handle, b: T.handle, c: T.handle) -> None:
-        a_step, a_one, b_step, b_one = T.int32(), T.int32(), T.int32(), T.int32()
-        A = T.match_buffer(
-            a, a_shape, dtype, align=16, offset_factor=8, scope=_OPERANDS, strides=[a_step, a_one]
-        )
-        B = T.match_buffer(
-            b, b_shape, dtype, align=16, offset_factor=8, scope=_OPERANDS, strides=[b_step, b_one]
-        )
-        C = T.match_buffer(c, (rows, columns), "float32", align=64, offset_factor=1, scope=_SUMS)
-        with T.sblock("root"):
-            T.reads(
-                C[0:rows, 0:columns],
-                A[0 : a_shape[0], 0 : a_shape[1]],
-                B[0 : b_shape[0], 0 : b_shape[1]],
-            )
-            T.writes(C[0:rows, 0:columns])
-            with T.sblock("fragments"):
-                T.reads(
-                    C[0:rows, 0:columns],
-                    A[0 : a_shape[0], 0 : a_shape[1]],
-                    B[0 : b_shape[0], 0 : b_shape[1]],
-                )
-                T.writes(C[0:rows, 0:columns])
-                a_fragment = T.sblock_alloc_buffer((m, k), dtype, scope="wmma.matrix_a")
-                b_fragments = T.sblock_alloc_buffer((k, columns), dtype, scope="wmma.matrix_b")
-                for j in T.unroll(across):
-                    T.evaluate(
-                        T.tvm_load_matrix_sync(
-                            b_fragments.data,
-                            m,
-                            n,
-                            k,
-                            j,
-                            B.access_ptr(
-                                "r", ptr_type=dtype, offset=j * n * (b_step if swap_b else 1)
-                            ),
-                            b_step,
-                            b_layout,
-                            dtype="void",
-                        )
-                    )
-                for i in T.unroll(down):
-                    T.evaluate(
-                        T.tvm_load_matrix_sync(
-                            a_fragment.data,
-                            m,
-                            n,
-                            k,
-                            0,
-                            A.access_ptr(
-                                "r", ptr_type=dtype, offset=i * m * (1 if swap_a else a_step)
-                            ),
-                            a_step,
-                            a_layout,
-                            dtype="void",
-                        )
-                    )
-                    for j in T.unroll(across):
-                        T.evaluate(
-                            T.tvm_mma_sync(
-                                C.data,
-                                i * across + j,
-                                a_fragment.data,
-                                0,
-                                b_fragments.data,
-                                j,
-                                C.data,
-                                i * across + j,
-                                dtype="void",
-                            )
-                        )
-
-    return _multiply_description(product), implementation
-
-
-def _multiply_tf32(product: WarpProduct) -> tuple[PrimFunc, PrimFunc]:
-    """Multiply by a device function: TVM declares no fragments of tf32."""
-    rows, columns = product.rows, product.columns
-    a_shape, b_shape = product.a_shape, product.b_shape
-    name, source = tf32_function(product)
-
-    @T.prim_func(s_tir=True)
-    def implementation(a: T.handle, b: T.handle, c: T.handle) -> None:
-        a_step, a_one, b_step, b_one = T.int32(), T.int32(), T.int32(), T.int32()
-        A = T.match_buffer(
-            a,
-            a_shape,
-            "float32",
-            align=16,
-            offset_factor=4,
-            scope=_OPERANDS,
-            strides=[a_step, a_one],
-        )
-        B = T.match_buffer(
-            b,
-            b_shape,
-            "float32",
-            align=16,
-            offset_factor=4,
-            scope=_OPERANDS,
-            strides=[b_step, b_one],
-        )
-        C = T.match_buffer(c, (rows, columns), "float32", align=64, offset_factor=1, scope=_SUMS)
-        with T.sblock("root"):
-            T.reads(
-                C[0:rows, 0:columns],
-                A[0 : a_shape[0], 0 : a_shape[1]],
-                B[0 : b_shape[0], 0 : b_shape[1]],
-            )
-            T.writes(C[0:rows, 0:columns])
-            T.evaluate(
-                T.cuda.func_call(
-                    name,
-                    C.data,
-                    A.access_ptr("r", ptr_type="float32"),
-                    a_step,
-                    B.access_ptr("r", ptr_type="float32"),
-                    b_step,
-                    source_code=source,
-                )
-            )
-
-    return _multiply_description(product), implementation
-
-
-def _fill(product: WarpProduct) -> tuple[PrimFunc, PrimFunc]:
-    rows, columns, shape = product.rows, product.columns, product.shape
-    m, n, k = shape.rows, shape.columns, shape.depth
-    down, across = product.counts
-
-    @T.prim_func(s_tir=True)
-    def description(c: T.handle) -> None:
-        C = T.match_buffer(c, (rows, columns), "float32", align=64, offset_factor=1, scope=_SUMS)
-        with T.sblock("root"):
-            T.reads()
-            T.writes(C[0:rows, 0:columns])
-            for i, j in T.grid(rows, columns):
-                with T.sblock("fill"):
-                    vi, vj = T.axis.remap("SS", [i, j])
-                    C[vi, vj] = T.float32(0)
-
-    @T.prim_func(s_tir=True)
-    def implementation(c: T.handle) -> None:
-        C = T.match_buffer(c, (rows, columns), "float32", align=64, offset_factor=1, scope=_SUMS)
-        with T.sblock("root"):
-            T.reads()
-            T.writes(C[0:rows, 0:columns])
-            for part in T.unroll(down * across):
-                T.evaluate(T.tvm_fill_fragment(C.data, m, n, k, part, T.float32(0), dtype="void"))
-
-    return description, implementation
-
-
-def _store(product: WarpProduct) -> tuple[PrimFunc, PrimFunc]:
-    rows, columns, shape = product.rows, product.columns, product.shape
-    m, n, k = shape.rows, shape.columns, shape.depth
-    down, across = product.counts
-
-    @T.prim_func(s_tir=True)
-    def description(c: T.handle, s: T.handle) -> None:
-        C = T.match_buffer(c, (rows, columns), "float32", align=64, offset_factor=1, scope=_SUMS)
-        S = T.match_buffer(
-            s, (rows, columns), "float32", align=16, offset_factor=4, scope=_OPERANDS
-        )
-        with T.sblock("root"):
-            T.reads(C[0:rows, 0:columns])
-            T.writes(S[0:rows, 0:columns])
-            for i, j in T.grid(rows, columns):
-                with T.sblock("store"):
-                    vi, vj = T.axis.remap("SS", [i, j])
-                    S[vi, vj] = C[vi, vj]
-
-    @T.prim_func(s_tir=True)
-    def implementation(c: T.handle, s: T.handle) -> None:
-        step, one = T.int32(), T.int32()
-        C = T.match_buffer(c, (rows, columns), "float32", align=64, offset_factor=1, scope=_SUMS)
-        S = T.match_buffer(
-            s,
-            (rows, columns),
-            "float32",
-            align=16,
-            offset_factor=4,
-            scope=_OPERANDS,
+        Parameters
+        ----------
+        name : str
+            A name for it.
+        first : TensorLoad
+            Its first value.
+        lines, depth : int
+            Its size.
+        along_depth : bool
+            Whether depth runs along rows of the buffer.
+        """
+        source, (*outer, row, column) = first.source, first.indices
+        sizes = (lines, depth) if along_depth else (depth, lines)
+        ranges = [Range.from_min_extent(index, 1) for index in outer]
+        ranges += [Range.from_min_extent(*each) for each in zip((row, column), sizes)]
+        step, one = tirx.Var(f"{name}_step", "int32"), tirx.Var(f"{name}_one", "int32")
+        matched = T.match_buffer(
+            tirx.BufferRegion(source, ranges),
+            sizes,
+            str(source.ty.dtype),
             strides=[step, one],
+            scope=source.ty.storage_scope,
+            offset_factor=1,
         )
-        with T.sblock("root"):
-            T.reads(C[0:rows, 0:columns])
-            T.writes(S[0:rows, 0:columns])
-            for i, j in T.grid(down, across):
-                T.evaluate(
-                    T.tvm_store_matrix_sync(
-                        C.data,
-                        m,
-                        n,
-                        k,
-                        i * across + j,
-                        S.access_ptr("w", ptr_type="float32", offset=i * m * step + j * n),
-                        step,
-                        "row_major",
-                        dtype="void",
-                    )
-                )
+        return StagedOperand(IRBuilder.name(name, matched), step, along_depth)
 
-    return description, implementation
+    @property
+    def dtype(self) -> str:
+        """Of the values."""
+        return str(self.buffer.ty.dtype)
+
+    def moved(self, line: Expr | int, depth: Expr | int) -> StagedOperand:
+        """Return it with places counted from another."""
+        return replace(self, line=self.line + line, depth=self.depth + depth)
+
+    def address(self, line: Expr, depth: Expr) -> Expr:
+        """Return the address of a value.
+
+        TVM takes it for no access, as it takes asynchronous copies: who stages operands waits for them, and
+        another wait would be put in between.
+        """
+        row, column = self._place(line, depth)
+        return self.buffer.access_ptr(0, ptr_type=self.dtype, offset=row * self.step + column)
+
+    def _place(self, line: Expr, depth: Expr) -> list[Expr]:
+        place = [self.line + line, self.depth + depth]
+        return place if self.along_depth else place[::-1]
+
+
+def load_wide(registers: Sequence[Expr], operand: StagedOperand, lane: Expr) -> None:
+    """Load 16 lines of the wide operand.
+
+    Parameters
+    ----------
+    registers : sequence of four Expr
+        Where to.
+    operand : StagedOperand
+        Where from.
+    lane : Expr
+        The lane.
+    """
+    _load(registers, operand, lane, lambda number: (number % 2, number // 2))
+
+
+def load_narrow(registers: Sequence[Expr], operand: StagedOperand, lane: Expr) -> None:
+    """Load 8 lines of the narrow operand, or 16: two registers for each 8.
+
+    Parameters
+    ----------
+    registers : sequence of two or four Expr
+        Where to.
+    operand, lane
+        As those of :func:`load_wide`.
+    """
+    _load(registers, operand, lane, lambda number: (number // 2, number % 2))
+
+
+def multiply_add(
+    sums: Sequence[Expr], wide: Sequence[Expr], narrow: Sequence[Expr], dtype: str
+) -> None:
+    """Add the product of 16 lines and 8 to four sums.
+
+    Parameters
+    ----------
+    sums : sequence of four Expr
+        Sums, in float32.
+    wide, narrow : sequence of four and of two Expr
+        The operands, loaded.
+    dtype : str
+        Of the operands.
+    """
+    depth, kind = 8 if dtype == "float32" else 16, _KINDS[dtype]
+    multiply = operations.ptx[f"mma.sync.aligned.m16n8k{depth}.row.col.f32.{kind}.{kind}.f32"]
+    T.evaluate(multiply(*sums, *wide, *narrow, *sums))
+
+
+def _load(
+    registers: Sequence[Expr],
+    operand: StagedOperand,
+    lane: Expr,
+    matrix_of: Callable[[Any], tuple[Any, Any]],
+) -> None:
+    """Load a matrix of 8 lines, 16 bytes deep, to each register.
+
+    `matrix_of` says which one of the operand, along lines and depth. There is no transposing load of 32-bit
+    values, so that lanes take theirs one by one.
+    """
+    is_half = operand.dtype != "float32"
+    deep = 8 if is_half else 4
+    if operand.along_depth or is_half:
+        # Lanes give the addresses of rows: eight those of the first matrix, eight of the second, ...
+        inner = tirx.truncmod(lane, 8)
+        line, depth = matrix_of(tirx.truncmod(tirx.truncdiv(lane, 8), len(registers)))
+        line, depth = line * 8, depth * deep
+        if operand.along_depth:
+            line = line + inner
+        else:
+            depth = depth + inner
+        kind = "" if operand.along_depth else ".trans"
+        load = f"ldmatrix.sync.aligned.m8n8.x{len(registers)}{kind}.shared.b16"
+        T.evaluate(operations.ptx[load](*registers, operand.address(line, depth)))
+    else:
+        for number, register in enumerate(registers):
+            line, depth = matrix_of(number)
+            line, depth = line * 8 + tirx.truncdiv(lane, 4), depth * 4 + tirx.truncmod(lane, 4)
+            T.evaluate(operations.ptx["ld.shared.b32"](register, operand.address(line, depth)))
+    if not is_half:
+        _round(registers)
+
+
+def _round(registers: Sequence[Expr]) -> None:
+    for register in registers:
+        value = operations.reinterpret("float32", register)
+        T.evaluate(operations.ptx["cvt.rna.tf32.f32"](register, value))

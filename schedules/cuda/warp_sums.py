@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.ir import Expr, Var
 from tvm.tirx.script import builder as T
 
 from .fragments import WarpProduct
-from .staging import allocate, axis, cast, everything_of, loop
-from .tensor_cores import fill_intrinsic, multiply_intrinsic, store_intrinsic
+from .staging import allocate, cast, loop, result_block
+from .tensor_cores import StagedOperand, load_narrow, load_wide, multiply_add
 
 __all__ = ["ThreadSums", "WarpSums"]
 
 
 class WarpSums:
-    """Emits the loops that fill, multiply and store, and maps them to tensor cores afterwards.
+    """Emits what a warp does on tensor cores: fill, multiply and store.
 
     Parameters
     ----------
@@ -26,36 +26,38 @@ class WarpSums:
     """
 
     def __init__(self, product: WarpProduct) -> None:
-        self.product = product
-        self._sums: Var | None = None
+        self._product = product
+        self._wides, self._narrows = product.counts[:: -1 if product.is_swapped else 1]
+        #: Registers of a fragment of the narrow operand: 8 lines take two.
+        self._each = 2 if product.is_swapped else 4
+        self._lane: Expr | None = None
 
     def allocate(self) -> None:
-        """Allocate the fragments."""
-        shape = (self.product.rows, self.product.columns)
-        self._sums = allocate("sums", shape, "float32", "wmma.accumulator")
+        """Allocate registers."""
+        number = self._wides * self._narrows * self._each * 2
+        self._sums = allocate("sums", (number,), "float32", "local")
+        self._wide = allocate("wide", (4,), "uint32", "local")
+        self._narrow = allocate("narrow", (self._narrows * self._each,), "uint32", "local")
 
-    def fill(self) -> None:
-        """Begin with zeros."""
-        with T.grid(self.product.rows, self.product.columns) as (i, j), T.sblock("fill"):
-            vi, vj = self._axes(i, j)
-            T.buffer_store(self._sums, tirx.const(0.0, "float32"), [vi, vj])
+    def fill(self, lane: Expr) -> None:
+        """Begin with zeros, in a lane."""
+        self._lane = lane
+        with loop("i", T.unroll(int(self._sums.ty.shape[0]))) as i:
+            T.buffer_store(self._sums, cast(0, "float32"), [i])
 
     def multiply(
         self,
-        stages: int,
         stage: Expr,
         depth: int,
-        a_at: Callable[[Var, Var, Var], Expr],
-        b_at: Callable[[Var, Var, Var], Expr],
+        a_at: Callable[[Expr, Expr, Expr], Expr],
+        b_at: Callable[[Expr, Expr, Expr], Expr],
     ) -> None:
         """Add the product of what is staged.
 
         Parameters
         ----------
-        stages : int
-            Number of buffers.
         stage : Expr
-            Which of them.
+            Which buffer.
         depth : int
             Values of each row and column that are staged.
         a_at : function of (stage, row, depth)
@@ -63,48 +65,54 @@ class WarpSums:
         b_at : function of (stage, depth, column)
             A value of the second.
         """
-        fragment = self.product.shape.depth
-        with T.sblock("step"):
-            vstage = axis("vstage", T.axis.opaque(stages, stage))
-            with (
-                loop("part", T.unroll(depth // fragment)) as part,
-                T.grid(self.product.rows, self.product.columns, fragment) as (i, j, k),
-                T.sblock("multiply"),
-            ):
-                vi, vj = self._axes(i, j)
-                vk = axis("vk", T.axis.reduce(depth, part * fragment + k))
-                a, b = (
-                    tirx.Cast("float32", x) for x in (a_at(vstage, vi, vk), b_at(vstage, vk, vj))
-                )
-                total = tirx.BufferLoad(self._sums, [vi, vj]) + a * b
-                T.buffer_store(self._sums, total, [vi, vj])
+        product, zero = self._product, cast(0, "int32")
+        sizes = (
+            ("a", a_at(stage, zero, zero), product.rows, not product.a_by_columns),
+            ("b", b_at(stage, zero, zero), product.columns, product.b_by_columns),
+        )
+        operands = [
+            StagedOperand.of(name, first, lines, depth, along_depth)
+            for name, first, lines, along_depth in sizes
+        ]
+        wide, narrow = operands[:: -1 if product.is_swapped else 1]
+        fragment = product.shape.depth
+        with loop("part", T.unroll(depth // fragment)) as part:
+            self._multiply_part(wide.moved(0, part * fragment), narrow.moved(0, part * fragment))
+
+    def _multiply_part(self, wide: StagedOperand, narrow: StagedOperand) -> None:
+        for number in range(self._narrows):
+            registers = _elements(self._narrow, number * self._each, self._each)
+            load_narrow(registers, narrow.moved(number * self._each * 4, 0), self._lane)
+        for number in range(self._wides):
+            registers = _elements(self._wide, 0, 4)
+            load_wide(registers, wide.moved(number * 16, 0), self._lane)
+            for other in range(self._abreast):
+                sums = _elements(self._sums, (number * self._abreast + other) * 4, 4)
+                multiply_add(sums, registers, _elements(self._narrow, other * 2, 2), wide.dtype)
 
     def store(self, target: Var, row: Expr, column: Expr) -> None:
         """Store the sums to shared memory, at a place that is the warp's own."""
-        with T.sblock("pass_on"):
-            T.reads(everything_of(self._sums))
-            T.writes(everything_of(target))
-            T.sblock_attr({"buffer_dim_align": [[0, 0, 32, 8]]})
-            with T.grid(self.product.rows, self.product.columns) as (i, j), T.sblock("store"):
-                vi, vj = self._axes(i, j)
-                value = tirx.BufferLoad(self._sums, [vi, vj])
-                T.buffer_store(target, value, [row + vi, column + vj])
+        line, pair = tirx.truncdiv(self._lane, 4), tirx.truncmod(self._lane, 4) * 2
+        swapped = self._product.is_swapped
+        with result_block(target):
+            for number in range(self._wides * self._abreast * 2):
+                product, half = divmod(number, 2)
+                wide = product // self._abreast * 16 + half * 8 + line
+                narrow = product % self._abreast * 8 + pair
+                # Two sums lie next to each other along the narrow operand.
+                with loop("next", T.unroll(2) if swapped else T.vectorized(2)) as one:
+                    i, j = (narrow + one, wide) if swapped else (wide, narrow + one)
+                    value = tirx.BufferLoad(self._sums, [number * 2 + one])
+                    T.buffer_store(target, value, [row + i, column + j])
 
-    def tensorize(self, sch: s_tir.Schedule) -> None:
-        """Map the loops to tensor cores, once they are in a schedule."""
-        for block, loops, intrinsic in (
-            ("fill", 2, fill_intrinsic),
-            ("multiply", 3, multiply_intrinsic),
-            ("store", 2, store_intrinsic),
-        ):
-            outermost = sch.get_loops(sch.get_sblock(block))[-loops]
-            sch.tensorize(outermost, intrinsic(self.product))
+    @property
+    def _abreast(self) -> int:
+        """How many products of an instruction there are along the narrow operand."""
+        return self._narrows * self._each // 2
 
-    def _axes(self, i: Var, j: Var) -> tuple[Var, Var]:
-        return (
-            axis("vi", T.axis.spatial(self.product.rows, i)),
-            axis("vj", T.axis.spatial(self.product.columns, j)),
-        )
+
+def _elements(buffer: Var, first: int, number: int) -> list[Expr]:
+    return [tirx.BufferLoad(buffer, [first + element]) for element in range(number)]
 
 
 class ThreadSums:
@@ -128,21 +136,20 @@ class ThreadSums:
         self._a = allocate("a_held", (self.rows,), self.dtype, "local")
         self._b = allocate("b_held", (self.columns,), self.dtype, "local")
 
-    def fill(self) -> None:
+    def fill(self, lane: Expr) -> None:
         """Begin with zeros."""
+        del lane
         with self._grid() as (i, j):
             T.buffer_store(self._sums, cast(0, self.dtype), [i, j])
 
     def multiply(
         self,
-        stages: int,
         stage: Expr,
         depth: int,
         a_at: Callable[[Expr, Expr, Expr], Expr],
         b_at: Callable[[Expr, Expr, Expr], Expr],
     ) -> None:
         """Add the product of what is staged; parameters as those of :meth:`WarpSums.multiply`."""
-        del stages
         with loop("k", T.serial(depth)) as k:
             with loop("i", T.unroll(self.rows)) as i:
                 T.buffer_store(self._a, cast(a_at(stage, i, k), self.dtype), [i])
@@ -154,12 +161,8 @@ class ThreadSums:
 
     def store(self, target: Var, row: Expr, column: Expr) -> None:
         """Store the sums to shared memory, at a place that is the thread's own."""
-        with self._grid() as (i, j):
+        with result_block(target), self._grid() as (i, j):
             T.buffer_store(target, tirx.BufferLoad(self._sums, [i, j]), [row + i, column + j])
-
-    def tensorize(self, sch: s_tir.Schedule) -> None:
-        """Do nothing: the loops stay as they are."""
-        del sch
 
     @contextmanager
     def _grid(self) -> Iterator[tuple[Var, Var]]:

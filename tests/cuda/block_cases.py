@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from tvm_sparse import schedules
 from tvm_sparse.formats import Composition, Entries
 from tvm_sparse.runtime import Executable
 from tvm_sparse.schedules._build import scheduled_parts
+from tvm_sparse.schedules.cuda.block_tiles import BlockTile
 
 __all__ = [
     "CUDA",
@@ -24,9 +26,11 @@ __all__ = [
     "check_sddmm",
     "check_spmm",
     "entries",
+    "kernel_name",
     "operand",
     "rounded_to_tf32",
     "scheduled",
+    "tf32",
 ]
 
 CUDA = {"kind": "cuda", "arch": "sm_80"}
@@ -48,6 +52,18 @@ class Kernel:
     tile: Any = None
 
 
+def kernel_name(kernel: Kernel) -> str:
+    """Return a name for a case of a test."""
+    formats = getattr(kernel.formats, "name", "composition")
+    given = (kernel.operator, formats, kernel.dtype, kernel.out_dtype, kernel.index_dtype)
+    return "-".join(map(str, [*given, kernel.features]))
+
+
+def tf32(rows: int, columns: int) -> BlockTile:
+    """Return the tile that multiplies blocks of float32 on tensor cores."""
+    return BlockTile.default((rows, columns), None, "float32")
+
+
 def scheduled(kernel: Kernel):
     """Return the schedule of a kernel."""
     given = (kernel.dtype, kernel.index_dtype, kernel.out_dtype)
@@ -61,9 +77,9 @@ def scheduled(kernel: Kernel):
     return scheduled_parts(parts, program, operands, formats, CUDA, kernel.features, **options)
 
 
-def build(kernels: list[Kernel]) -> list[Executable]:
-    """Compile kernels for the emulator, several at a time."""
-    return emulated([scheduled(kernel) for kernel in kernels])
+def build(kernels: list[Kernel], edited: Callable[[str], str] | None = None) -> list[Executable]:
+    """Compile kernels for the emulator, several at a time; `edited` changes their CUDA C before."""
+    return emulated([scheduled(kernel) for kernel in kernels], edited=edited)
 
 
 def as_dtype(name: str) -> np.dtype:

@@ -142,30 +142,58 @@ def test_mma_multiplies_what_lies_in_registers(kind, depth, instruction):
 
 
 @pytest.mark.parametrize("transposed", ["", ".trans"])
-def test_ldmatrix_deals_rows_to_lanes(transposed):
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_ldmatrix_deals_rows_to_lanes(transposed, count):
+    registers = ", ".join(f"%{number}" for number in range(count))
+    outputs = ", ".join(f'"=r"(((unsigned *)(x + 0))[{number}])' for number in range(count))
     run = launcher(f"""
     extern "C" __global__ void k(half* __restrict__ a, half* __restrict__ y) {{
-      __shared__ alignas(16) half t[256];
+      __shared__ alignas(16) half t[{64 * count}];
       alignas(16) half x[8];
-      for (int i = 0; i < 8; ++i) t[i * 32 + (int)threadIdx.x] = a[i * 32 + (int)threadIdx.x];
+      for (int i = 0; i < {2 * count}; ++i) t[i * 32 + (int)threadIdx.x] = a[i * 32 + (int)threadIdx.x];
       __syncthreads();
       {{
-        unsigned int addr = __cvta_generic_to_shared(t + (int)threadIdx.x * 8 HOLE);
+        unsigned int addr = __cvta_generic_to_shared(t + (int)threadIdx.x % {8 * count} * 8 HOLE);
         __asm__ __volatile__(
-          "ldmatrix.sync.aligned.m8n8.x4{transposed}.shared.b16"
-          "{{%0, %1, %2, %3}}, [%4];\\n"
-          : "=r"(((unsigned *)(x + 0))[0]), "=r"(((unsigned *)(x + 0))[1]), "=r"(((unsigned *)(x + 0))[2]),
-            "=r"(((unsigned *)(x + 0))[3])
+          "ldmatrix.sync.aligned.m8n8.x{count}{transposed}.shared.b16 {{{registers}}}, [%{count}];\\n"
+          : {outputs}
           : "r"(addr)
         );
       }}
       int row = (int)threadIdx.x / 4, pair = (int)threadIdx.x % 4;
-      for (int i = 0; i < 8; ++i) y[(i / 2 * 8 + row) * 8 + pair * 2 + i % 2] = x[i];
+      for (int i = 0; i < {2 * count}; ++i) y[(i / 2 * 8 + row) * 8 + pair * 2 + i % 2] = x[i];
     }}""")
-    a, y = random((4, 8, 8), np.dtype("float16")), np.zeros((4, 8, 8), "float16")
+    a, y = random((count, 8, 8), np.dtype("float16")), np.zeros((count, 8, 8), "float16")
     run("", 1, 32, a, y)
     np.testing.assert_array_equal(y, a.transpose(0, 2, 1) if transposed else a)
     with pytest.raises(EmulationError, match="misaligned read of shared memory t"):
         run("+ 4", 1, 32, a, y)
-    with pytest.raises(EmulationError, match=r"out-of-bounds read of shared memory t: index 32 "):
+    with pytest.raises(
+        EmulationError, match=rf"out-of-bounds read of shared memory t: index {8 * count} "
+    ):
         run("+ 8", 1, 32, a, y)
+
+
+def test_ldmatrix_moves_values_of_32_bits_to_the_lanes_of_tf32():
+    run = launcher("""
+    extern "C" __global__ void k(float* __restrict__ a, float* __restrict__ y) {
+      __shared__ alignas(16) float t[128];
+      alignas(16) float x[4];
+      for (int i = 0; i < 4; ++i) t[i * 32 + (int)threadIdx.x] = a[i * 32 + (int)threadIdx.x];
+      __syncthreads();
+      int row = (int)threadIdx.x / 4, column = (int)threadIdx.x % 4;
+      {
+        unsigned int addr = __cvta_generic_to_shared(
+          t + (int)threadIdx.x % 16 * 8 + (int)threadIdx.x / 16 * 4);
+        __asm__ __volatile__(
+          "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\\n"
+          : "=r"(((unsigned *)(x + 0))[0]), "=r"(((unsigned *)(x + 0))[1]), "=r"(((unsigned *)(x + 0))[2]),
+            "=r"(((unsigned *)(x + 0))[3])
+          : "r"(addr)
+        );
+      }
+      for (int i = 0; i < 4; ++i) y[(row + i % 2 * 8) * 8 + column + i / 2 * 4] = x[i];
+    }""")
+    a, y = random((16, 8), np.dtype("float32")), np.zeros((16, 8), "float32")
+    run("", 1, 32, a, y)
+    np.testing.assert_array_equal(y, a)

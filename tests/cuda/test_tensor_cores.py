@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 
 import numpy as np
 import pytest
@@ -16,18 +15,16 @@ from tests.cuda.block_cases import (
     check_sddmm,
     check_spmm,
     entries,
+    kernel_name,
     operand,
     scheduled,
+    tf32,
 )
-from tests.cuda.source import cubin_of, cuda_source
+from tests.cuda.source import cuda_source
 from tvm_sparse.formats import BSR, CSR, DBSR, SRBCRS
 from tvm_sparse.schedules.cuda.block_tiles import BlockTile, DotBlockTile
 
 WIDTHS = (1, 17, 32, 64, 100, 128, 256)
-
-
-def tf32(rows: int, columns: int) -> BlockTile:
-    return BlockTile.default((rows, columns), None, "float32")
 
 
 TWO_SIZES = {"large": BSR(16, 16, min_fill=0.05), "small": BSR(8, 8)}
@@ -44,9 +41,13 @@ SPMM = [
     Kernel("spmm", SRBCRS(8, 16)),
     Kernel("spmm", SRBCRS(16, 8), "bfloat16", "float32", index_dtype="int64"),
     Kernel("spmm", SRBCRS(32, 3)),
+    Kernel("spmm", SRBCRS(8, 32), "bfloat16"),
+    Kernel("spmm", BSR(64, 64), "bfloat16", "float32"),
     Kernel("spmm", BSR(16, 16), "float32", tile=tf32(16, 16)),
+    Kernel("spmm", BSR(16, 16), "float32", "float16", tile=tf32(16, 16)),
     Kernel("spmm", BSR(8, 8), "float32", tile=tf32(8, 8)),
-    Kernel("spmm", SRBCRS(8, 16), "float32", tile=tf32(8, 16)),
+    Kernel("spmm", BSR(64, 64), "float32", index_dtype="int64", tile=tf32(64, 64)),
+    Kernel("spmm", SRBCRS(8, 32), "float32", index_dtype="int64", tile=tf32(8, 32)),
 ]
 #: Widths that are known: aligned, a multiple of 8 bytes alone, odd, and more than a tile.
 KNOWN = [
@@ -54,6 +55,8 @@ KNOWN = [
     Kernel("spmm", BSR(16, 16), features=100),
     Kernel("spmm", SRBCRS(8, 16), features=17),
     Kernel("spmm", BSR(32, 32), "float32", features=256, tile=tf32(32, 32)),
+    Kernel("spmm", BSR(16, 16), "bfloat16", "float32", features=100),
+    Kernel("spmm", BSR(16, 16), "float32", "float16", features=100, tile=tf32(16, 16)),
 ]
 SDDMM = [
     Kernel("sddmm", BSR(16, 16)),
@@ -65,48 +68,45 @@ SDDMM = [
     Kernel(
         "sddmm", BSR(16, 16), "float32", tile=DotBlockTile.default((16, 16), "float32"), scaled=True
     ),
+    Kernel("sddmm", BSR(32, 32), "float32", tile=DotBlockTile.default((32, 32), "float32")),
+    Kernel("sddmm", BSR(8, 32), "float32", tile=DotBlockTile.default((8, 32), "float32")),
     Kernel("sddmm", BSR(32, 32), features=64),
+    Kernel("sddmm", BSR(16, 16), "bfloat16", features=100),
 ]
-
-
-def name(kernel: Kernel) -> str:
-    formats = getattr(kernel.formats, "name", "composition")
-    given = (kernel.operator, formats, kernel.dtype, kernel.out_dtype, kernel.index_dtype)
-    return "-".join(map(str, [*given, kernel.features]))
 
 
 @functools.cache
 def compiled(group: str) -> dict[str, object]:
     kernels = {"spmm": SPMM, "known": KNOWN, "sddmm": SDDMM}[group]
-    return dict(zip(map(name, kernels), build(kernels)))
+    return dict(zip(map(kernel_name, kernels), build(kernels)))
 
 
-@pytest.mark.parametrize("kernel", SPMM, ids=name)
+@pytest.mark.parametrize("kernel", SPMM, ids=kernel_name)
 def test_spmm_is_right_for_all_structures_and_widths(kernel):
-    call = compiled("spmm")[name(kernel)]
+    call = compiled("spmm")[kernel_name(kernel)]
     for place, width in enumerate(WIDTHS):
         tensor = entries(*MATRICES[place % len(MATRICES)][:3], kernel.dtype, place % 2 == 1)
         check_spmm(call, kernel, tensor, operand(tensor.shape[1], width, kernel.dtype))
 
 
-@pytest.mark.parametrize("kernel", KNOWN, ids=name)
+@pytest.mark.parametrize("kernel", KNOWN, ids=kernel_name)
 def test_spmm_is_right_for_a_known_width(kernel):
-    call = compiled("known")[name(kernel)]
+    call = compiled("known")[kernel_name(kernel)]
     for shape in MATRICES:
         tensor = entries(*shape[:3], kernel.dtype, shape[3])
         check_spmm(call, kernel, tensor, operand(tensor.shape[1], kernel.features, kernel.dtype))
 
 
-@pytest.mark.parametrize("kernel", SDDMM, ids=name)
+@pytest.mark.parametrize("kernel", SDDMM, ids=kernel_name)
 def test_sddmm_is_right_for_all_structures_and_widths(kernel):
-    call = compiled("sddmm")[name(kernel)]
+    call = compiled("sddmm")[kernel_name(kernel)]
     for place, width in enumerate([kernel.features] if kernel.features else WIDTHS):
         tensor = entries(*MATRICES[place % len(MATRICES)][:3], kernel.dtype, place % 2 == 1)
         x, y = (operand(size, width, kernel.dtype, size) for size in tensor.shape)
         check_sddmm(call, kernel, tensor, x, y)
 
 
-@pytest.mark.parametrize("kernel", SPMM, ids=name)
+@pytest.mark.parametrize("kernel", SPMM, ids=kernel_name)
 def test_padding_adds_nothing_to_what_is_infinite_or_no_number(kernel):
     tensor = entries(70, 90, 0.05, kernel.dtype)
     dense = operand(90, 40, kernel.dtype)
@@ -114,15 +114,17 @@ def test_padding_adds_nothing_to_what_is_infinite_or_no_number(kernel):
     dense[17, 5:9] = np.nan
     dense[40, 0] = -np.inf
     dense[89] = np.nan  # the last row: blocks stick out behind it
-    check_spmm(compiled("spmm")[name(kernel)], kernel, tensor, dense, is_repaired=True)
+    check_spmm(compiled("spmm")[kernel_name(kernel)], kernel, tensor, dense, is_repaired=True)
 
 
-@pytest.mark.parametrize("kernel", SDDMM[:-1], ids=name)
+@pytest.mark.parametrize(
+    "kernel", [kernel for kernel in SDDMM if kernel.features is None], ids=kernel_name
+)
 def test_what_is_no_number_stays_in_its_row_of_sddmm(kernel):
     tensor = entries(70, 90, 0.05, kernel.dtype)
     x, y = (operand(size, 40, kernel.dtype, size) for size in tensor.shape)
     x[3], y[89] = np.nan, np.nan
-    check_sddmm(compiled("sddmm")[name(kernel)], kernel, tensor, x, y)
+    check_sddmm(compiled("sddmm")[kernel_name(kernel)], kernel, tensor, x, y)
 
 
 TILES = [
@@ -150,45 +152,6 @@ def test_candidates_are_tiles_that_can_be_scheduled():
         scheduled(Kernel("spmm", BSR(16, 16), features=64, tile=tile))
     for tile in DotBlockTile.candidates((32, 32))[::5]:
         scheduled(Kernel("sddmm", BSR(32, 32), tile=tile))
-
-
-DEFAULTS = [
-    Kernel("spmm", BSR(16, 16), features=128),
-    Kernel("spmm", BSR(64, 64), "bfloat16", features=64),
-    Kernel("spmm", BSR(8, 8), "float16", "float32"),
-    Kernel("spmm", SRBCRS(8, 16), features=64),
-    Kernel("spmm", BSR(16, 16), "float32", features=128, tile=tf32(16, 16)),
-    Kernel("sddmm", BSR(16, 16), "float16", "float32", features=64),
-    Kernel("sddmm", BSR(64, 64), scaled=True),
-]
-
-
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("kernel", DEFAULTS, ids=name)
-def test_defaults_copy_vectors_ahead_and_keep_all_in_registers(kernel, arch):
-    from benchmarks.cuda_report.cubin import read_resources
-
-    source = cuda_source(scheduled(kernel).mod, arch)
-    body = source[source.rindex("__global__") :]
-    assert "wmma::mma_sync" in source
-    assert "cp.async.cg.shared.global [%0], [%1], 16, %2;" in source
-    assert "st.global.v4.b32" in source
-    assert "cp_async_wait_group" in body
-    (resources,) = read_resources(cubin_of(source, arch)).values()
-    assert resources.stack == 0 and resources.registers <= 170
-
-
-def test_a_step_waits_at_one_barrier():
-    source = cuda_source(scheduled(Kernel("spmm", BSR(16, 16), features=64)).mod)
-    body = source[source.rindex("__global__") :]
-    loop = body[body.index("for (int turn") : body.index("store_matrix_sync")]
-    assert loop.count("__syncthreads") == 2  # one in the loop, one behind it
-
-
-def test_rows_of_shared_memory_begin_at_other_banks():
-    source = cuda_source(scheduled(Kernel("spmm", BSR(16, 16), features=64)).mod)
-    strides = [int(found) for found in re.findall(r"load_matrix_sync\(.*, (\d+)\);", source)]
-    assert strides and all(stride * 2 // 16 % 2 == 1 for stride in strides)
 
 
 def test_results_of_half_precision_need_no_memory_of_their_own():
@@ -229,7 +192,7 @@ def test_operands_are_rounded_to_the_dtype_once():
     dense = np.random.default_rng(1).integers(-8, 9, (90, 64)).astype(np.float16)
     result = np.full((70, 64), np.nan, np.float32)
     tensor = tensor.with_values(np.where(whole == 0, 1, whole).astype(np.float16))
-    compiled("spmm")[name(kernel)](a=BSR(16, 16).pack(tensor, "int64"), b=dense, c=result)
+    compiled("spmm")[kernel_name(kernel)](a=BSR(16, 16).pack(tensor, "int64"), b=dense, c=result)
     expected = np.zeros((70, 64))
     row, column = tensor.coordinates
     np.add.at(expected, row, tensor.values[:, None].astype(float) * dense[column].astype(float))

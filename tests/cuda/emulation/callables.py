@@ -37,7 +37,13 @@ _one_call = threading.Lock()  # the emulator knows the arrays of one call
 DEFAULT_TARGET = {"kind": "cuda", "arch": "sm_80"}
 
 
-def emulated(program: Any, target: Any = None, *, tir_pipeline: str = PIPELINE_NAME) -> Any:
+def emulated(
+    program: Any,
+    target: Any = None,
+    *,
+    tir_pipeline: str = PIPELINE_NAME,
+    edited: Callable[[str], str] | None = None,
+) -> Any:
     """Compile a CUDA kernel to run on the CPU.
 
     Parameters
@@ -48,6 +54,8 @@ def emulated(program: Any, target: Any = None, *, tir_pipeline: str = PIPELINE_N
         A CUDA target; ``{"kind": "cuda", "arch": "sm_80"}`` unless given.
     tir_pipeline : str
         The lowering; that of the package unless given.
+    edited : function of str, optional
+        Changes the CUDA C before it is compiled: to see that a fault of it is found.
 
     Returns
     -------
@@ -60,17 +68,24 @@ def emulated(program: Any, target: Any = None, *, tir_pipeline: str = PIPELINE_N
         From the call, not from here: see this package.
     """
     if isinstance(program, list | tuple):
-        return _emulated(list(program), target, tir_pipeline)
-    return _emulated([program], target, tir_pipeline)[0]
+        return _emulated(list(program), target, tir_pipeline, edited)
+    return _emulated([program], target, tir_pipeline, edited)[0]
 
 
-def _emulated(programs: list[Any], target: Any, tir_pipeline: str) -> list[Executable]:
+def _emulated(
+    programs: list[Any],
+    target: Any,
+    tir_pipeline: str,
+    edited: Callable[[str], str] | None,
+) -> list[Executable]:
     resolved = resolve_target(DEFAULT_TARGET if target is None else target)
     arch = str(dict(resolved.attrs).get("arch", "sm_80"))
     started = []
     for program in programs:  # the compiler works on one while the next is lowered
         module = lower(program)
         parts = split(module, resolved, tir_pipeline)
+        if edited is not None:
+            parts.source = edited(parts.source)
         text, _ = kernel_module(parts.source, arch, parts.tags)
         started.append((module, parts, build_host(parts), compile_kernels(text)))
     made = []
