@@ -233,6 +233,25 @@ def test_temporary_arrays_are_not_shared_by_two_streams(run):
     assert waits == ["# scratch 0 5", "# scratch 0 0", "# scratch 1 5", "# scratch 1 0"]
 
 
+def test_arrays_without_values_come_with_any_strides(run):
+    _, parts = run("""
+        kernel = spmm()
+        a, _, indptr, indices = arrays()
+        for rows, columns in ((10, 0), (0, 40)):
+            b = ArrayOnDevice(np.zeros((rows, columns), "f4"))
+            values, pointers, coordinates = (
+                (a, indptr, indices)
+                if rows
+                else (on_gpu(np.zeros(size, kind)) for size, kind in ((0, "f4"), (21, "i4"), (0, "i4")))
+            )
+            say(f"{rows}, {columns}")
+            for _ in range(2):
+                result = kernel(values, b, pointers, coordinates)
+                assert result.shape == (20, columns)
+    """)
+    assert not launches(parts["10, 0"]) and len(launches(parts["0, 40"])) == 2
+
+
 def test_empty_grids_are_not_launched(run):
     """O01, O02: no block is launched where there is none, and the result is right."""
     _, parts = run("""

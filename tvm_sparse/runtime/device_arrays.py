@@ -71,6 +71,13 @@ class DeviceArray:
         """Whether kernels take it as it is."""
         return self.is_contiguous and self.address % CUDA_ALIGNMENT == 0
 
+    @property
+    def argument(self) -> Any:
+        """What compiled code takes; it compares strides, which differ where there are no values."""
+        if self.size:
+            return self.tensor
+        return allocate_on(self.device, self.shape, str(self.dtype))
+
     def reshape(self, shape: Sequence[int]) -> DeviceArray:
         """See a contiguous array in another shape."""
         if is_torch(self.tensor):

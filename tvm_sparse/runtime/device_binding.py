@@ -127,7 +127,7 @@ class DeviceBinding(Binding):
 
     def _tensors(self) -> list[Any]:
         return [
-            self.views[p["name"]].tensor if p["kind"] == "buffer" else self.sizes[p["name"]]
+            self.views[p["name"]].argument if p["kind"] == "buffer" else self.sizes[p["name"]]
             for p in self.signature.parameters
         ]
 

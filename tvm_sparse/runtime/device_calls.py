@@ -88,4 +88,6 @@ def ready_addresses(array: Any, itemsize: int | None = None) -> tuple[int, int] 
         begin, size = array.data.ptr, array.nbytes
     else:
         return None
-    return None if begin % CUDA_ALIGNMENT else (begin, begin + size)
+    # Where there are no values, strides of other frameworks are not those that compiled code expects.
+    is_odd = begin % CUDA_ALIGNMENT or (not size and kind not in _TENSOR_TYPES)
+    return None if is_odd else (begin, begin + size)
