@@ -26,6 +26,7 @@ __all__ = [
     "DTYPES",
     "FEATURES",
     "INDEX_DTYPES",
+    "OPERATORS",
     "KernelCase",
     "default_kernels",
     "find_kernel",
@@ -309,3 +310,5 @@ _VARIANTS: dict[str, dict[str, _Variant]] = {
     },
     "srbcrs_spmm": _with_tf32("srbcrs8x32", _block_product, cuda_tiles.block_tiles, SRBCRS(8, 32)),
 }
+#: Names of the operators.
+OPERATORS = tuple(_VARIANTS)

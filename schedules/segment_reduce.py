@@ -2,7 +2,8 @@
 
 The value of an empty group is 0 for sum and mean. For max and min it is 0 as well (what graph networks
 expect of a node without neighbours), or the identity of the reduction (the lowest, respectively highest,
-value of the dtype) with ``empty="identity"``.
+value of the dtype) with ``empty="identity"``. NaN has no order: max and min of a group that holds one may
+be NaN or that of other values, and differ between targets.
 """
 
 from __future__ import annotations

@@ -16,9 +16,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from ..cuda_kernels import DTYPES, FEATURES, INDEX_DTYPES, default_kernels
+from ..cuda_kernels import DTYPES, FEATURES, INDEX_DTYPES, OPERATORS, default_kernels
 from .compilers import compilers
 from .measure import measure_named
+from .occupancy import LIMITS
 from .tables import markdown, tables
 
 
@@ -54,13 +55,24 @@ def _measure_all(work: list[tuple[str, str, str]], jobs: int) -> list[dict]:
         return list(track(pool.map(measure_named, work), total=len(work), transient=True))
 
 
+def _width(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a positive integer, found {text!r}")
+    return int(text)
+
+
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cuda_report", description=__doc__)
     add = parser.add_argument
-    add("--arch", action="append", help="architectures (default: sm_80 and sm_90)")
+    add(
+        "--arch",
+        choices=sorted(LIMITS),
+        action="append",
+        help="architectures (default: sm_80 and sm_90)",
+    )
     add("--compiler", action="append", choices=["nvrtc", "nvcc"], help="default: those installed")
-    add("--op", action="append", help="operators (default: all)")
-    add("--features", type=int, action="append", help=f"widths (default: {FEATURES})")
+    add("--op", action="append", choices=OPERATORS, help="operators (default: all)")
+    add("--features", type=_width, action="append", help=f"widths (default: {FEATURES})")
     add("--dtype", action="append", choices=DTYPES, help="types of values (default: all)")
     add("--index-dtype", action="append", choices=INDEX_DTYPES, help="of indices (default: both)")
     add("--jobs", type=int, default=1, help="processes")

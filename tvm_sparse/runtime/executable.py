@@ -164,6 +164,11 @@ class Executable:
         ValueError
             If there is no such code: a library holds no LLVM IR, code for a CPU no CUDA C.
         """
+        known = ("", "ll", "asm", "cuda", "ptx")
+        if language not in known:
+            raise ValueError(
+                f"language: expected one of {', '.join(known[1:])}, found {language!r}"
+            )
         if language in ("cuda", "ptx") or ("architectures" in self.metadata and not language):
             return self._generated_cuda(language)
         if self.module is None:
