@@ -88,6 +88,7 @@ def build_decomposed(
     target: Any = "llvm",
     features: int | None = None,
     strips: bool = False,
+    deterministic: bool = False,
     **options: Any,
 ) -> Executable:
     """Compile a program with an operand in formats.
@@ -107,12 +108,22 @@ def build_decomposed(
     strips : bool
         Whether the rows of a format alone under which nothing is stored (diagonals) are gone over strip
         by strip.
+    deterministic : bool
+        Whether results are the same bits in every run, also where a row is summed in several places.
     **options
         For the schedule, such as ``tile``.
     """
     resolved = resolve_target(target)
     schedule = scheduled_parts(
-        schedules, program, operand, formats, resolved, features, strips, **options
+        schedules,
+        program,
+        operand,
+        formats,
+        resolved,
+        features,
+        strips,
+        deterministic=deterministic,
+        **options,
     )
     return compile(schedule, resolved)
 
@@ -125,6 +136,7 @@ def scheduled_parts(
     target: Any = "llvm",
     features: int | None = None,
     strips: bool = False,
+    deterministic: bool = False,
     **options: Any,
 ) -> Schedule:
     """Hold operands in formats and schedule the parts; parameters as in :func:`build_decomposed`."""
@@ -135,6 +147,8 @@ def scheduled_parts(
     program = _specialized(program, None if is_empty else features)
     decomposed, parts = decompose(program, operand, formats, strips)
     schedule = decomposed.lower()
+    if hasattr(module, "prepared"):
+        schedule = module.prepared(schedule, deterministic=deterministic)
     module.schedule(
         schedule,
         parts,

@@ -8,20 +8,54 @@ from collections.abc import Mapping, Sequence
 from tvm import s_tir, tirx
 from tvm.target import Target
 
+from ...transform import MergeRanges, RoundRows
+from ...transform.balance import TOGETHER
 from ..cpu.parts import block_names, is_reduced, part_blocks
 from ..cpu.rows import row_pointers
 from .block_tiles import BlockRowsTile, BlockTile
 from .blocks import schedule_part, takes
 from .results import bind_others
-from .rows import Block, default_tile, feature_width, shared_pointers, split_rows, tile_row
+from .rows import (
+    Block,
+    Loop,
+    adds_atomically,
+    default_tile,
+    feature_width,
+    shared_pointers,
+    split_rows,
+    tile_row,
+)
 from .tiles import RowTile
 
-__all__ = ["SHARE", "schedule"]
+__all__ = ["SHARE", "prepared", "schedule"]
 
 #: Entries that a group of lanes takes at least: narrow rows come several at a time.
 _ENTRIES = 8
 #: Entries of long rows that a group takes: few enough for a hub to keep all of a card busy.
 SHARE = 256
+
+
+def prepared(sch: s_tir.Schedule, *, deterministic: bool = False) -> s_tir.Schedule:
+    """Bring a lowered program into a form that is scheduled for CUDA.
+
+    Rows of half precision are rounded where they are summed, if that is one place (see
+    :func:`tvm_sparse.transform.RoundRows`); the rows of all ranges of columns are one loop.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        Holds a decomposed program at stage III, not scheduled yet.
+    deterministic : bool
+        Go over one range of columns after another, instead of adding the rows of all atomically.
+
+    Returns
+    -------
+    tvm.s_tir.Schedule
+        Works on the same function.
+    """
+    made = s_tir.Schedule(MergeRanges(in_order=deterministic)(RoundRows()(sch.mod)))
+    made.work_on(next(var.name_hint for var in made.mod.functions))
+    return made
 
 
 def schedule(
@@ -66,30 +100,51 @@ def schedule(
             schedule_part(sch, f"{name}_{part}", tile=block_tile, alone=len(parts) == 1)
             continue
         found = part_blocks(sch, names, f"{name}_{part}")
-        if len(found) != 2 or is_reduced(sch, found[0]):
-            raise ValueError(
-                f"part {part}: expected a format with one loop over rows for CUDA, found one whose "
-                "entries of a row are scattered, or lie in several ranges of columns"
-            )
-        rows, block = found
+        loops = _rows_of(sch, found, part)
+        block = found[-1]
         if feature_width(sch, sch.get_loops(block)[-1]) == 0:
             continue  # nothing to compute
-        chosen = row_tile or default_tile(sch, block)
-        row = sch.get_loops(rows)[0]
-        width = _entries_of_row(sch, block)
-        pointers = [row_pointers(sch, loop) for loop in sch.get_loops(block)]
-        is_shared = share is not None and shared_pointers(sch, block) is not None
-        if is_shared:
-            split_rows(sch, row, block, max(1, share // width), chosen.rows)
-        tile_row(sch, block, chosen)
-        if is_shared:
-            continue
-        coarse = 1 if any(pointers) else max(1, _ENTRIES // width)
-        outer, inner, _ = sch.split(row, [None, chosen.rows, coarse])
+        together = (groups or {}).get(part, part)
+        if adds_atomically(sch, block):
+            together += ", atomically"  # never beside rows that are stored
+        for ranges in loops[:-1]:
+            sch.annotate(ranges, TOGETHER, together)
+        is_whole = share is None or len(loops) > 1 or shared_pointers(sch, block) is None
+        _schedule_rows(
+            sch, loops[-1], block, row_tile or default_tile(sch, block), None if is_whole else share
+        )
+        if is_whole:
+            sch.annotate(sch.get_loops(found[len(loops) - 1])[0], TOGETHER, together)
+    bind_others(sch, [f"{name}_{part}" for part in parts])
+
+
+def _rows_of(sch: s_tir.Schedule, blocks: Sequence[Block], part: str) -> list[Loop]:
+    """Return the loop over the rows of a part, after that over ranges of columns where there is one."""
+    if len(blocks) == 2 and not is_reduced(sch, blocks[0]):
+        return [sch.get_loops(blocks[0])[0]]
+    if len(blocks) == 4 and is_reduced(sch, blocks[0]):
+        return [sch.get_loops(each)[0] for each in blocks[:2]]
+    raise ValueError(
+        f"part {part}: expected a format with one loop over rows for CUDA, found one whose "
+        "entries of a row are scattered, or lie in several ranges of columns"
+    )
+
+
+def _schedule_rows(
+    sch: s_tir.Schedule, row: Loop, block: Block, tile: RowTile, share: int | None
+) -> None:
+    """Give groups of lanes rows, or shares of the entries of all."""
+    width = _entries_of_row(sch, block)
+    coarse = max(1, _ENTRIES // width)
+    if any(row_pointers(sch, loop) for loop in sch.get_loops(block)):
+        coarse = 1
+    if share is not None:
+        split_rows(sch, row, block, max(1, share // width), tile.rows)
+    tile_row(sch, block, tile)
+    if share is None:
+        outer, inner, _ = sch.split(row, [None, tile.rows, coarse])
         sch.bind(outer, "blockIdx.x")
         sch.bind(inner, "threadIdx.y")
-        sch.annotate(outer, "tvm_sparse.together", (groups or {}).get(part, part))
-    bind_others(sch, [f"{name}_{part}" for part in parts])
 
 
 def _entries_of_row(sch: s_tir.Schedule, block: Block) -> int:

@@ -20,7 +20,7 @@ from tvm.tirx import For, IterVar
 
 from ..errors import SparseProgramError
 from ..ir.accumulation import Accumulation, accumulation_of, is_accumulation
-from ._layout import evaluate_size, read_layout
+from ._layout import count_of_entries
 
 __all__ = ["SPLIT_ROWS", "SplitRows"]
 
@@ -128,7 +128,7 @@ class _Split:
         name, work, groups = (loop.annotations[SPLIT_ROWS][k] for k in range(3))
         self.work, self.groups = _int64(int(work)), int(groups)
         self.indptr = _pointers(loop, str(name))
-        self.entries = _count_of_entries(func, self.indptr.name)
+        self.entries = _int64(count_of_entries(func, self.indptr.name))
         self.rows = _int64(loop.extent)
         self.row = _row(loop.body, self.indptr)
         self.sums = _sums(self.row)
@@ -471,17 +471,6 @@ def _pointers(loop: For, name: str) -> Var:
     if len(found) != 1:
         raise SparseProgramError(f"loop {loop.loop_var.name}: expected a body that reads {name}")
     return found.pop()
-
-
-def _count_of_entries(func: tirx.PrimFunc, indptr: str) -> Expr:
-    """How many entries the axis stores whose row pointers have this name."""
-    layout = read_layout(func)
-    scalars = {arg.get("name"): param for arg, param in zip(layout["args"], func.params)}
-    names = {arg["name"] for arg in layout["args"] if arg.get("buffer") == indptr} | {indptr}
-    for axis in layout["axes"]:
-        if axis.get("indptr") in names:
-            return _int64(evaluate_size(axis["nnz"], scalars))
-    raise SparseProgramError(f"expected an axis with the row pointers {indptr}")
 
 
 def _substitute(stmt: tirx.Stmt, old: Var, new: Expr) -> tirx.Stmt:
