@@ -149,6 +149,7 @@ def scheduled_parts(
     schedule = decomposed.lower()
     if hasattr(module, "prepared"):
         schedule = module.prepared(schedule, deterministic=deterministic)
+        options["deterministic"] = deterministic
     module.schedule(
         schedule,
         parts,

@@ -25,6 +25,7 @@ from .rows import (
     split_rows,
     tile_row,
 )
+from .scatter import Scatter, schedule_scatter
 from .tiles import RowTile
 
 __all__ = ["SHARE", "prepared", "schedule"]
@@ -67,6 +68,7 @@ def schedule(
     target: Target | str | dict | None = None,
     name: str = "spmm",
     groups: Mapping[str, str] | None = None,
+    deterministic: bool = False,
 ) -> None:
     """Bind rows to groups of lanes and features to lanes; parts of a group become one kernel.
 
@@ -85,11 +87,13 @@ def schedule(
         the others.
     target : tvm.target.Target, str, dict or None
         Not looked at: the tile suits every card.
+    deterministic : bool
+        Refuse parts whose rows are scattered, which are added atomically, in any order.
 
     Raises
     ------
     ValueError
-        If a part has no loop over rows, or one for each of several ranges of columns.
+        If a part is of another kind than those above, or is not deterministic and should be.
     """
     del target
     names = block_names(sch)
@@ -100,10 +104,14 @@ def schedule(
             schedule_part(sch, f"{name}_{part}", tile=block_tile, alone=len(parts) == 1)
             continue
         found = part_blocks(sch, names, f"{name}_{part}")
-        loops = _rows_of(sch, found, part)
         block = found[-1]
         if feature_width(sch, sch.get_loops(block)[-1]) == 0:
             continue  # nothing to compute
+        if (scatter := Scatter.of(sch, found)) is not None:
+            _check_order(part, deterministic)
+            schedule_scatter(sch, scatter, row_tile or default_tile(sch, block))
+            continue
+        loops = _rows_of(sch, found, part)
         together = (groups or {}).get(part, part)
         if adds_atomically(sch, block):
             together += ", atomically"  # never beside rows that are stored
@@ -128,6 +136,16 @@ def _rows_of(sch: s_tir.Schedule, blocks: Sequence[Block], part: str) -> list[Lo
         f"part {part}: expected a format with one loop over rows for CUDA, found one whose "
         "entries of a row are scattered, or lie in several ranges of columns"
     )
+
+
+def _check_order(part: str, deterministic: bool) -> None:
+    """Refuse to add entries of scattered rows in an order that differs from run to run."""
+    if deterministic:
+        raise ValueError(
+            f"deterministic: expected formats that store the entries of a row together, such as CSR or "
+            f"hyb, found scattered rows in part {part}, which are added atomically, in any order; pass "
+            "deterministic=False, or another format"
+        )
 
 
 def _schedule_rows(
