@@ -15,7 +15,7 @@ import tvm
 from tvm.target import Target
 
 from tvm_sparse import schedules
-from tvm_sparse.formats import BSR, SRBCRS, Hyb
+from tvm_sparse.formats import BSR, COO, SRBCRS, Hyb
 from tvm_sparse.schedules._build import scheduled, scheduled_parts
 from tvm_sparse.schedules.cuda import DotTile, RowTile
 from tvm_sparse.schedules.cuda.block_tiles import BlockTile, DotBlockTile
@@ -47,6 +47,7 @@ _ON_BLOCKS = ("bsr_spmm", "bsr_sddmm", "srbcrs_spmm")
 #: Entries and ends of rows that a group of lanes takes where rows are shared.
 _SHARE = 256
 _HYB = Hyb(1, (1, 2, 4, 8, 16, 32))
+_HYB2 = Hyb(2, (1, 2, 4, 8, 16, 32))
 
 
 @dataclass(frozen=True)
@@ -235,12 +236,18 @@ def _shared_rows(case: KernelCase) -> tvm.IRModule:
     return _rows(case, share=_SHARE)
 
 
-def _hyb(case: KernelCase) -> tvm.IRModule:
+def _formats(case: KernelCase, **options: Any) -> tvm.IRModule:
+    """Schedule SpMM with a matrix in formats of rows or entries."""
     program = schedules.spmm.program(case.dtype, case.index_dtype)
     tile = RowTile(**dict(case.tile)) if case.tile else None
     return scheduled_parts(
-        "parts", program, "A", case.formats, _TARGET, case.features, tile=tile
+        "parts", program, "A", case.formats, _TARGET, case.features, tile=tile, **options
     ).mod
+
+
+def _formats_in_order(case: KernelCase) -> tvm.IRModule:
+    """Schedule SpMM with a matrix in formats, without atomics."""
+    return _formats(case, deterministic=True)
 
 
 def _block_product(case: KernelCase) -> tvm.IRModule:
@@ -291,7 +298,10 @@ _VARIANTS: dict[str, dict[str, _Variant]] = {
     "spmm": {
         "csr": _Variant(_rows, cuda_tiles.row_tiles, bounded=True),
         "csr_shared": _Variant(_shared_rows),
-        "hyb": _Variant(_hyb, cuda_tiles.row_tiles, _HYB, bounded=True),
+        "hyb": _Variant(_formats, cuda_tiles.row_tiles, _HYB, bounded=True),
+        "hyb2": _Variant(_formats, formats=_HYB2),
+        "hyb2_deterministic": _Variant(_formats_in_order, formats=_HYB2),
+        "coo": _Variant(_formats, formats=COO()),
     },
     "sddmm": {"csr": _Variant(_rows, cuda_tiles.dot_tiles, bounded=True)},
     "segment_sum": {

@@ -15,7 +15,17 @@ from tvm import s_tir, tirx
 from tvm.ir import Call, Expr, TensorLoad, Var
 from tvm.sym import Analyzer
 
-__all__ = ["Factor", "Nest", "at", "buffers_loaded", "guarded_store", "read_nest", "same_place", "stride", "uses"]
+__all__ = [
+    "Factor",
+    "Nest",
+    "at",
+    "buffers_loaded",
+    "guarded_store",
+    "read_nest",
+    "same_place",
+    "stride",
+    "uses",
+]
 
 
 @dataclass(frozen=True)

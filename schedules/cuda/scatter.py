@@ -1,4 +1,4 @@
-"""Entries of scattered rows on CUDA: products are added to their rows atomically, neighbours of a row first.
+"""Entries of scattered rows on CUDA: neighbours of a row are added up, then to the result atomically.
 
 For formats that store entries one by one (COO) or by columns (CSC). The part of a lowered program is
 replaced by a program of tiles: stock primitives do not tell where one row ends and the next one begins.
@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Expr, TensorLoad, Var
-from tvm.tirx.script import builder as T
 from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as T
 
 from ...ir.accumulation import accumulation_of, is_accumulation
 from ...transform.atomic_sums import atomic_sum

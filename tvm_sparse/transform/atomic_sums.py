@@ -8,8 +8,10 @@ from tvm.ir import Expr, Var
 
 from ..errors import SparseProgramError
 
-__all__ = ["ATOMIC_DTYPES", "atomic_sum"]
+__all__ = ["ATOMIC_ADD", "ATOMIC_DTYPES", "atomic_sum"]
 
+#: Name of TVM's operator that does so.
+ATOMIC_ADD = "tirx.cuda.atomic_add"
 #: Dtypes that CUDA adds atomically.
 ATOMIC_DTYPES = ("float32", "float64", "int32")
 

@@ -16,6 +16,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import For, IterVar
 
 from ..errors import SparseProgramError
+from ..ir.accumulation import accumulation_of
 from ._access import variables_of
 from ._blocks import changed_block
 from ._layout import count_of_entries
@@ -170,6 +171,12 @@ def _read_ranges(stmt: tirx.Stmt) -> _Ranges | None:
 
 def _together(func: tirx.PrimFunc, ranges: _Ranges) -> list[tirx.Stmt]:
     """One loop over the rows of all ranges, which are added atomically."""
+    added = accumulation_of(ranges.rows.store, ranges.rows.block.name_hint)
+    if added.operator is not tirx.Add:
+        raise SparseProgramError(
+            f"block {ranges.rows.block.name_hint}: expected rows that are summed, which are added "
+            f"atomically, found {ranges.rows.store.value}; pass deterministic=True"
+        )
     init = ranges.rows.init.value
     before: list[tirx.Stmt] = []
     if isinstance(init, Call):  # chosen by the range: the first one initialises

@@ -3,7 +3,7 @@
 A schedule marks a loop over rows, which it leaves serial, with ``"tvm_sparse.split_rows"``: the name of
 the row pointer array, how many entries and rows a group of threads takes, and how many groups a thread
 block has. Runs once blocks are loops. The result does not depend on the order in which blocks run, and
-nothing is updated atomically.
+nothing is updated atomically, except for results that the row itself is added to atomically.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from dataclasses import dataclass
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Expr, Range, TensorLoad, Var
+from tvm.ir import Call, Expr, Range, TensorLoad, Var
 from tvm.tirx import For, IterVar
 
 from ..errors import SparseProgramError
 from ..ir.accumulation import Accumulation, accumulation_of, is_accumulation
 from ._layout import count_of_entries
+from .atomic_sums import ATOMIC_ADD
 
 __all__ = ["SPLIT_ROWS", "SplitRows"]
 
@@ -68,6 +69,8 @@ def SplitRows() -> tvm.transform.Pass:
             for part in the parts of the row:
                 sum[0] = sum[0] + part
             C[i] = sum[0]
+
+    Rows that are added to their result atomically are so part by part, without a second kernel.
 
     The shares are those of merge-path partitioning (Merrill and Garland, "Merge-based parallel sparse
     matrix-vector multiplication", SC 2016): many empty rows are as well shared as long ones.
@@ -132,6 +135,7 @@ class _Split:
         self.rows = _int64(loop.extent)
         self.row = _row(loop.body, self.indptr)
         self.sums = _sums(self.row)
+        self.adds = _adds_atomically(self.row)
         self.total = self.rows + self.entries
         self.shares = tirx.truncdiv(self.total + (self.work - 1), self.work)
         slots = functools.reduce(lambda a, b: a * b, self._outer_extents(), _int64(2) * self.shares)
@@ -143,7 +147,9 @@ class _Split:
         }
 
     def statements(self) -> tirx.Stmt:
-        """Both kernels, and the memory for what the first leaves to the second."""
+        """Both kernels, and the memory for what the first leaves to the second, if it leaves something."""
+        if self.adds:
+            return self._kernel(self._share)
         memory = [tirx.AllocBuffer(parts) for parts in self.parts.values()]
         return tirx.SeqStmt([*memory, self._kernel(self._share), self._kernel(self._join)])
 
@@ -199,11 +205,10 @@ class _Split:
         begins = _int64(self.indptr[here]) >= first_entry
         ends = index < last_row
         whole = tirx.And(begins, ends)
-        finish = tirx.IfThenElse(
-            whole,
-            _sequence([self._at(each, index) for each in self.row.after]),
-            self._store_parts(_int64(2) * share + ends.astype("int64")),
-        )
+        finish = _sequence([self._at(each, index) for each in self.row.after])
+        if not self.adds:
+            parts = self._store_parts(_int64(2) * share + ends.astype("int64"))
+            finish = tirx.IfThenElse(whole, finish, parts)
         reduction = self._at(_with_bounds(self.row.reduction, self, begin, end), index)
         before = [self._at(self._begun(each, whole), index) for each in self.row.before]
         return tirx.SeqStmt(
@@ -441,6 +446,15 @@ def _sums(row: _Row) -> dict[Var, Accumulation]:
             f"{', '.join(strange) or 'no sum'}"
         )
     return found
+
+
+def _adds_atomically(row: _Row) -> bool:
+    """Whether a row does nothing with its sums but add them to its result, in any number of parts."""
+    stores: list[tirx.BufferStore] = []
+    calls: list[Call] = []
+    for stmt in row.after:
+        tvm_ffi.structural_walk(stmt, [(tirx.BufferStore, stores.append), (Call, calls.append)])
+    return not stores and any(call.op.name == ATOMIC_ADD for call in calls)
 
 
 def _with_bounds(stmt: tirx.Stmt, split: _Split, begin: Var, end: Var) -> tirx.Stmt:
