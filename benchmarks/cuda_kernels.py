@@ -128,7 +128,7 @@ def default_kernels(
 
     Examples
     --------
-    >>> [case.name for case in default_kernels(["spmm"], [64], ["float32"], ["int32"])][-1]
+    >>> [case.name for case in default_kernels(["spmm"], [64], ["float32"], ["int32"])][2]
     'spmm/hyb/f64/float32/int32'
     """
     found = []
@@ -154,6 +154,9 @@ def tile_grid(operators: Sequence[str] | None = None) -> list[KernelCase]:
     for operator in _VARIANTS if operators is None else operators:
         widths, dtypes = _BLOCK_GRID if operator in _ON_BLOCKS else _ROW_GRID
         for case in default_kernels([operator], widths, dtypes, ["int32"]):
+            measured = _VARIANTS[operator][case.variant].measured
+            if measured is not None and case.features not in measured:
+                continue
             found.append(case)
             if case.dtype != "bfloat16":  # as fast as float16
                 tiles = _VARIANTS[operator][case.variant].tiles(case)
@@ -191,6 +194,8 @@ class _Variant:
         Dtypes that there are, and those that tensor cores multiply.
     has_features, bounded : bool
         Whether it has dense operands with a width, and as in :class:`KernelCase`.
+    measured : sequence of int, optional
+        Widths that the GPU kit measures; by default all of its grid.
     """
 
     build: Callable[[KernelCase], tvm.IRModule]
@@ -200,6 +205,7 @@ class _Variant:
     tensor_cores: Sequence[str] = ()
     has_features: bool = True
     bounded: bool = False
+    measured: Sequence[int] | None = None
 
 
 def _case(
@@ -299,9 +305,9 @@ _VARIANTS: dict[str, dict[str, _Variant]] = {
         "csr": _Variant(_rows, cuda_tiles.row_tiles, bounded=True),
         "csr_shared": _Variant(_shared_rows),
         "hyb": _Variant(_formats, cuda_tiles.row_tiles, _HYB, bounded=True),
-        "hyb2": _Variant(_formats, formats=_HYB2),
-        "hyb2_deterministic": _Variant(_formats_in_order, formats=_HYB2),
-        "coo": _Variant(_formats, formats=COO()),
+        "hyb2": _Variant(_formats, formats=_HYB2, measured=(128,)),
+        "hyb2_deterministic": _Variant(_formats_in_order, formats=_HYB2, measured=(128,)),
+        "coo": _Variant(_formats, formats=COO(), measured=(128,)),
     },
     "sddmm": {"csr": _Variant(_rows, cuda_tiles.dot_tiles, bounded=True)},
     "segment_sum": {
