@@ -216,7 +216,7 @@ class Run:
             for name in {f"a_w{width}" for width in (0, *layout["widths"])} & arrays.keys():
                 arrays[name] = self.machine.padded(problem.arrays["a"], arrays[name])
         elif kernel.variant == "coo":
-            arrays = {"a": problem.arrays["a"], **coo_arrays(data)}
+            arrays = {"a": problem.arrays["a"].reshape(-1, 1, 1), **coo_arrays(data)}
         else:
             arrays = csr_arrays(data)
         return {
