@@ -1,9 +1,15 @@
-"""SpMM over formats on CUDA: a group of lanes for each row, parts of rows in one kernel, and blocks."""
+"""SpMM over formats on CUDA: a group of lanes for each row, scattered entries, and blocks.
+
+:func:`prepared` rewrites the lowered program, :func:`schedule` takes its parts by what they go over. Parts
+whose rows lie in them as a whole, or range by range, become one kernel; only those that hold parts of rows
+in several places add to the result atomically.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from tvm import s_tir, tirx
 from tvm.target import Target
@@ -17,7 +23,6 @@ from .blocks import schedule_part, takes
 from .results import bind_others
 from .rows import (
     Block,
-    Loop,
     adds_atomically,
     default_tile,
     feature_width,
@@ -26,7 +31,7 @@ from .rows import (
     tile_row,
 )
 from .scatter import Scatter, schedule_scatter
-from .tiles import RowTile
+from .tiles import THREADS, RowTile
 
 __all__ = ["SHARE", "prepared", "schedule"]
 
@@ -72,7 +77,8 @@ def schedule(
 ) -> None:
     """Bind rows to groups of lanes and features to lanes; parts of a group become one kernel.
 
-    Parts of blocks are scheduled by :func:`tvm_sparse.schedules.cuda.blocks.schedule_part`.
+    Parts of blocks are scheduled by :func:`tvm_sparse.schedules.cuda.blocks.schedule_part`, entries of
+    scattered rows by :func:`tvm_sparse.schedules.cuda.scatter.schedule_scatter`.
 
     Parameters
     ----------
@@ -100,42 +106,104 @@ def schedule(
     row_tile = tile if isinstance(tile, RowTile) else None
     block_tile = None if isinstance(tile, RowTile) else tile
     for part in parts:
-        if takes(sch, f"{name}_{part}"):
-            schedule_part(sch, f"{name}_{part}", tile=block_tile, alone=len(parts) == 1)
-            continue
-        found = part_blocks(sch, names, f"{name}_{part}")
-        block = found[-1]
-        if feature_width(sch, sch.get_loops(block)[-1]) == 0:
+        iteration = f"{name}_{part}"
+        found = part_blocks(sch, names, iteration)
+        if takes(sch, iteration):
+            schedule_part(sch, iteration, tile=block_tile, alone=len(parts) == 1)
+        elif feature_width(sch, sch.get_loops(found[-1])[-1]) == 0:
             continue  # nothing to compute
-        if (scatter := Scatter.of(sch, found)) is not None:
+        elif (scatter := Scatter.of(sch, found)) is not None:
             _check_order(part, deterministic)
-            schedule_scatter(sch, scatter, row_tile or default_tile(sch, block))
-            continue
-        loops = _rows_of(sch, found, part)
-        together = (groups or {}).get(part, part)
-        if adds_atomically(sch, block):
-            together += ", atomically"  # never beside rows that are stored
-        for ranges in loops[:-1]:
-            sch.annotate(ranges, TOGETHER, together)
-        is_whole = share is None or len(loops) > 1 or shared_pointers(sch, block) is None
-        _schedule_rows(
-            sch, loops[-1], block, row_tile or default_tile(sch, block), None if is_whole else share
-        )
-        if is_whole:
-            sch.annotate(sch.get_loops(found[len(loops) - 1])[0], TOGETHER, together)
+            schedule_scatter(sch, scatter, row_tile or default_tile(sch, found[-1]))
+        else:
+            rows = _Rows.of(sch, found, part)
+            rows.schedule(row_tile or rows.default_tile, share, (groups or {}).get(part, part))
     bind_others(sch, [f"{name}_{part}" for part in parts])
 
 
-def _rows_of(sch: s_tir.Schedule, blocks: Sequence[Block], part: str) -> list[Loop]:
-    """Return the loop over the rows of a part, after that over ranges of columns where there is one."""
-    if len(blocks) == 2 and not is_reduced(sch, blocks[0]):
-        return [sch.get_loops(blocks[0])[0]]
-    if len(blocks) == 4 and is_reduced(sch, blocks[0]):
-        return [sch.get_loops(each)[0] for each in blocks[:2]]
-    raise ValueError(
-        f"part {part}: expected a format with one loop over rows for CUDA, found one whose "
-        "entries of a row are scattered, or lie in several ranges of columns"
-    )
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a part, as :func:`prepared` leaves them.
+
+    Attributes
+    ----------
+    sch : tvm.s_tir.Schedule
+        Holds them.
+    outer : tuple of SBlockRV
+        The block of a row, and before it that of a range of columns where ranges go in order.
+    block : SBlockRV
+        The innermost block, which adds a product.
+    """
+
+    sch: s_tir.Schedule
+    outer: tuple[Block, ...]
+    block: Block
+
+    @staticmethod
+    def of(sch: s_tir.Schedule, blocks: Sequence[Block], part: str) -> _Rows:
+        """Tell the blocks of a part apart."""
+        in_order = len(blocks) == 4 and is_reduced(sch, blocks[0])
+        if not in_order and (len(blocks) != 2 or is_reduced(sch, blocks[0])):
+            raise ValueError(
+                f"part {part}: expected a format with one loop over rows for CUDA, found one whose "
+                "entries of a row are scattered, or lie in several ranges of columns"
+            )
+        return _Rows(sch, tuple(blocks[: 2 if in_order else 1]), blocks[-1])
+
+    @property
+    def is_atomic(self) -> bool:
+        """Whether rows are added to the result atomically."""
+        return adds_atomically(self.sch, self.block)
+
+    @property
+    def default_tile(self) -> RowTile:
+        """What suits the feature width; without many sums in a thread where they wait for atomics."""
+        tile = default_tile(self.sch, self.block)
+        lanes = tile.lanes * tile.vectors
+        is_spread = self.is_atomic and tile.vector > 1 and lanes <= THREADS
+        return RowTile(tile.vector, lanes, 1, max(1, THREADS // lanes)) if is_spread else tile
+
+    def schedule(self, tile: RowTile, share: int | None, group: str) -> None:
+        """Give groups of lanes rows, or shares of the entries of all.
+
+        Parameters
+        ----------
+        tile : RowTile
+            Rows and features of a thread block.
+        share : int or None
+            Entries of a share, where rows can be shared.
+        group : str
+            Parts that have it in common become one kernel.
+        """
+        sch = self.sch
+        width, coarse = self._entries_of_row(), self._rows_of_group()
+        together = f"{group}, atomically" if self.is_atomic else group  # never beside plain stores
+        *ranges, row = (sch.get_loops(block)[0] for block in self.outer)
+        for each in ranges:
+            sch.annotate(each, TOGETHER, together)
+        is_shared = share is not None and not ranges
+        if is_shared and shared_pointers(sch, self.block) is not None:
+            split_rows(sch, row, self.block, max(1, share // width), tile.rows)
+            tile_row(sch, self.block, tile)
+            return
+        tile_row(sch, self.block, tile)
+        outer, inner, _ = sch.split(row, [None, tile.rows, coarse])
+        sch.bind(outer, "blockIdx.x")
+        sch.bind(inner, "threadIdx.y")
+        sch.annotate(outer, TOGETHER, together)
+
+    def _rows_of_group(self) -> int:
+        """How many rows a group takes one after another: several narrow ones."""
+        entries = self.sch.get_loops(self.block)[:-1]
+        if any(row_pointers(self.sch, loop) for loop in entries):
+            return 1
+        return max(1, _ENTRIES // self._entries_of_row())
+
+    def _entries_of_row(self) -> int:
+        """How many entries the loops of known extent give a row, or each piece of one; at least 1."""
+        extents = [self.sch.get(loop).extent for loop in self.sch.get_loops(self.block)[:-1]]
+        known = [int(extent) for extent in extents if isinstance(extent, tirx.IntImm)]
+        return max(1, math.prod(known))
 
 
 def _check_order(part: str, deterministic: bool) -> None:
@@ -146,27 +214,3 @@ def _check_order(part: str, deterministic: bool) -> None:
             f"hyb, found scattered rows in part {part}, which are added atomically, in any order; pass "
             "deterministic=False, or another format"
         )
-
-
-def _schedule_rows(
-    sch: s_tir.Schedule, row: Loop, block: Block, tile: RowTile, share: int | None
-) -> None:
-    """Give groups of lanes rows, or shares of the entries of all."""
-    width = _entries_of_row(sch, block)
-    coarse = max(1, _ENTRIES // width)
-    if any(row_pointers(sch, loop) for loop in sch.get_loops(block)):
-        coarse = 1
-    if share is not None:
-        split_rows(sch, row, block, max(1, share // width), tile.rows)
-    tile_row(sch, block, tile)
-    if share is None:
-        outer, inner, _ = sch.split(row, [None, tile.rows, coarse])
-        sch.bind(outer, "blockIdx.x")
-        sch.bind(inner, "threadIdx.y")
-
-
-def _entries_of_row(sch: s_tir.Schedule, block: Block) -> int:
-    """How many entries the loops of known extent give a row, or each piece of one; at least 1."""
-    extents = [sch.get(loop).extent for loop in sch.get_loops(block)[:-1]]
-    known = [int(extent) for extent in extents if isinstance(extent, tirx.IntImm)]
-    return max(1, math.prod(known))

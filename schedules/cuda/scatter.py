@@ -19,7 +19,7 @@ from tvm.tirx.script import builder as T
 from ...ir.accumulation import accumulation_of, is_accumulation
 from ...transform.atomic_sums import atomic_sum
 from .block_nests import at, buffers_loaded, guarded_store, stride, uses
-from .staging import allocate, axis, bind, cast, everything_of, load_chunk, loop, when
+from .staging import LEAST_BLOCKS, allocate, axis, bind, cast, everything_of, load_chunk, loop, when
 from .tiles import RowTile
 
 __all__ = ["Scatter", "schedule_scatter"]
@@ -179,6 +179,7 @@ class _ScatterProgram:
             self._allocate()
             first = bind("first", (where * tile.rows + cast(self._group, "int64")) * self._run)
             tiles = tirx.ceildiv(self._features, cast(tile.width, "int64"))
+            nest.enter_context(T.attr(tirx.const(0, "int32"), LEAST_BLOCKS, tirx.const(1, "int32")))
             with loop("tile", T.serial(tiles)) as number:
                 self._tile = number
                 self._add_up(first)

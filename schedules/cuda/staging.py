@@ -18,6 +18,7 @@ from tvm.tirx.script import builder as T
 from .fragments import WARP
 
 __all__ = [
+    "LEAST_BLOCKS",
     "ChunkStores",
     "Threads",
     "allocate",
@@ -43,7 +44,7 @@ __all__ = [
 VECTOR_BYTES = 16
 #: Attribute of a kernel: thread blocks that must fit a multiprocessor. Told so, the assembler takes the
 #: registers that it needs; otherwise it spills some to make room for more thread blocks.
-_LEAST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
+LEAST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
 #: Lanes of the longest vectors that CUDA has types for.
 _MOST_LANES = 4
 #: Sizes that asynchronous copies have.
@@ -84,7 +85,7 @@ def kernel(
         names = ("vtile", "vwarp", "vlane")
         axes = [axis(n, T.axis.spatial(*extent)) for n, extent in zip(names, extents)]
         declare()
-        with T.attr(tirx.const(0, "int32"), _LEAST_BLOCKS, tirx.const(1, "int32")):
+        with T.attr(tirx.const(0, "int32"), LEAST_BLOCKS, tirx.const(1, "int32")):
             body(*axes)
     found: list[tirx.For] = []
     tvm_ffi.structural_walk(made.get().body, (tirx.For, found.append))
