@@ -243,11 +243,12 @@ def _shared_rows(case: KernelCase) -> tvm.IRModule:
 
 
 def _formats(case: KernelCase, **options: Any) -> tvm.IRModule:
-    """Schedule SpMM with a matrix in formats of rows or entries."""
-    program = schedules.spmm.program(case.dtype, case.index_dtype)
+    """Schedule SpMM or SpMV with a matrix in formats of rows or entries."""
+    program = getattr(schedules, case.operator).program(case.dtype, case.index_dtype)
     tile = RowTile(**dict(case.tile)) if case.tile else None
+    parts = {"spmm": "parts", "spmv": "spmv_parts"}[case.operator]
     return scheduled_parts(
-        "parts", program, "A", case.formats, _TARGET, case.features, tile=tile, **options
+        parts, program, "A", case.formats, _TARGET, case.features, tile=tile, **options
     ).mod
 
 
@@ -300,6 +301,7 @@ _VARIANTS: dict[str, dict[str, _Variant]] = {
     "spmv": {
         "csr": _Variant(_rows, cuda_tiles.lane_tiles, has_features=False),
         "csr_shared": _Variant(_shared_rows, cuda_tiles.lane_tiles, has_features=False),
+        "hyb": _Variant(_formats, formats=_HYB, has_features=False),
     },
     "spmm": {
         "csr": _Variant(_rows, cuda_tiles.row_tiles, bounded=True),

@@ -150,6 +150,8 @@ def scheduled_parts(
     is_empty = features == 0 and resolved.kind.name == "cuda" and schedules == "sddmm_parts"
     # Dot products of nothing have no rows to be read from: a kernel for any width computes them.
     program = _specialized(program, None if is_empty else features)
+    # A vector goes along strips of rows; threads have a row each.
+    strips = strips and resolved.kind.name != "cuda"
     decomposed, parts = decompose(program, operand, formats, strips)
     schedule = decomposed.lower()
     if hasattr(module, "prepared"):

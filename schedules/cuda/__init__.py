@@ -1,6 +1,6 @@
 """Default CUDA schedules of the operators."""
 
-from . import blocks, parts, sddmm, sddmm_blocks, segment_reduce, spmm, spmv
+from . import blocks, parts, sddmm, sddmm_blocks, segment_reduce, spmm, spmv, spmv_parts
 from .block_tiles import BlockRowsTile, BlockTile
 from .sddmm import DotTile
 from .tiles import RowTile, vector_width
@@ -17,5 +17,6 @@ __all__ = [
     "segment_reduce",
     "spmm",
     "spmv",
+    "spmv_parts",
     "vector_width",
 ]

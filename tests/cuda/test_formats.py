@@ -161,11 +161,6 @@ def test_no_features_at_all(name, features, dtype):
         check(call, FORMATS[name], tensor, random_values((tensor.shape[1], 0), dtype), dtype)
 
 
-def test_operators_without_schedules_over_formats_are_refused():
-    with pytest.raises(ValueError, match=r"target: expected a CPU \(llvm\)"):
-        schedules.spmv.build(formats=Hyb(1, [1, 2]), target=CUDA)
-
-
 @pytest.mark.parametrize("dtype, features", [("float32", 17), ("float16", 64), ("bfloat16", 0)])
 def test_sddmm_over_blocks(dtype, features):
     blocks = BSR(4, 4)
