@@ -205,7 +205,10 @@ def test_what_is_no_sum_is_computed_range_by_range():
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_deterministic_results_are_the_same_bits_in_any_order(formats, dtype):
     call = kernel(formats, dtype, features=32, deterministic=True)
-    assert "atomic" not in call.inspect_source()
+    source = call.inspect_source()
+    assert "atomic" not in source
+    # One kernel for all buckets of a range; others fill and round the result.
+    assert len(kernels_in(source)) <= 2 + (dtype == "float16")
     rng = np.random.default_rng(0)
     b = random_values((700, 32), "float32") * 10.0 ** rng.integers(-3, 4, (700, 1))
     packed, found = formats.pack(HUB.with_values(HUB.values.astype(dtype))), set()
