@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
@@ -11,7 +12,8 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.backend.cuda.op import cuda_atomic_add
-from tvm.ir import Call
+from tvm.ir import Call, TensorLoad
+from tvm.s_tir import SBlock
 
 from tests.cuda.emulation import EmulationError, emulated, running_order
 from tests.cuda.operator_cases import (
@@ -43,7 +45,9 @@ from tvm_sparse.formats import (
     RowList,
     as_entries,
 )
-from tvm_sparse.schedules._build import scheduled_parts
+from tvm_sparse.schedules._build import decompose, scheduled_parts
+from tvm_sparse.transform import MergeRanges
+from tvm_sparse.transform._blocks import changed_block
 
 RANGES = [Hyb(2, [1, 4]), Hyb(3, [2, 8, 64]), ColumnParts(3)]
 SCATTERED = [COO(), CSC()]
@@ -154,6 +158,50 @@ def test_neighbours_of_a_row_are_added_up_before_an_atomic():
 def test_a_sum_that_cuda_does_not_add_atomically_is_refused():
     with pytest.raises(SparseProgramError, match=r"\(float32, float64, int32\), found int64"):
         spmm(ColumnParts(2), "int64")
+
+
+def loaded(store: tirx.BufferStore, place) -> TensorLoad:
+    """Load from the array of values that a product loads from."""
+    return tirx.BufferLoad(store.value.b.a.source, [place.astype("int32")])
+
+
+ROW_USES = {
+    "as a number": lambda store, row, _: row.astype("float32"),
+    "as a place": lambda store, row, _: loaded(store, row),
+    "halved": lambda store, row, _: loaded(store, row // 2),
+}
+RANGE_USES = {"range as a place": lambda store, _, part: loaded(store, part)}
+
+
+@pytest.mark.parametrize(
+    "name, in_order",
+    [*itertools.product(ROW_USES, [False, True]), *itertools.product(RANGE_USES, [False])],
+)
+def test_numbers_of_rows_and_ranges_that_a_sum_uses_are_refused(name, in_order):
+    decomposed, _ = decompose(schedules.spmm.program(), "A", ColumnParts(2))
+    module, variables = decomposed.lower().mod, {}
+
+    def note(block: SBlock) -> None:
+        variables[block.name_hint] = block.iter_vars
+
+    def store(node: tirx.BufferStore) -> tirx.Stmt:
+        row, part = (variables[f"spmm_columns_{number}"][0].var for number in (1, 0))
+        term = {**ROW_USES, **RANGE_USES}[name](node, row, part)
+        return tirx.BufferStore(node.buffer, node.value.a + (node.value.b + term), node.indices)
+
+    func = module["spmm"]
+    tvm_ffi.structural_walk(func.body, (SBlock, note))
+
+    def sums(block: SBlock) -> SBlock:
+        if block.name_hint != "spmm_columns_2":
+            return block
+        return changed_block(
+            block, body=tvm_ffi.structural_map(block.body, (tirx.BufferStore, store))
+        )
+
+    module["spmm"] = func.with_body(tvm_ffi.structural_map(func.body, (SBlock, sums)))
+    with pytest.raises(SparseProgramError, match="used by their number among all"):
+        MergeRanges(in_order=in_order)(module)
 
 
 @S.prim_func

@@ -37,7 +37,8 @@ def atomic_sum(result: Var, place: Expr, term: Expr) -> tirx.Stmt:
     --------
     >>> from tvm import tirx
     >>> c = tirx.decl_buffer((4,), "float32", "C")
-    >>> atomic_sum(c, tirx.const(1, "int32"), tirx.const(2, "float32"))
+    >>> print(atomic_sum(c, tirx.const(1, "int32"), tirx.const(2, "float32")))
+    C = T.Buffer((4,))
     T.cuda.atomic_add(T.address_of(C[1]), T.float32(2.0))
     """
     dtype = str(result.ty.dtype)

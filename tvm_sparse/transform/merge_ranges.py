@@ -6,8 +6,6 @@ how many rows a range lists, but how many there are in all. Runs on stage III, b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import tvm
 import tvm_ffi
 from tvm import tirx
@@ -19,8 +17,9 @@ from ..errors import SparseProgramError
 from ..ir.accumulation import accumulation_of
 from ._access import variables_of
 from ._blocks import changed_block
+from ._column_ranges import ColumnRanges, check_rows, read_ranges
 from ._layout import count_of_entries
-from ._row_nests import RowNest, loads_in, loops_around, read_row_nest, replaced
+from ._row_nests import loops_around, replaced
 from .atomic_sums import atomic_sum
 
 __all__ = ["MergeRanges"]
@@ -98,7 +97,7 @@ def MergeRanges(in_order: bool = False) -> tvm.transform.Pass:
         body = root.block.body
         statements: list[tirx.Stmt] = []
         for stmt in body.seq if isinstance(body, tirx.SeqStmt) else [body]:
-            ranges = _read_ranges(stmt)
+            ranges = read_ranges(stmt)
             if ranges is None:
                 statements.append(stmt)
             elif in_order:
@@ -112,64 +111,7 @@ def MergeRanges(in_order: bool = False) -> tvm.transform.Pass:
     return tirx.transform.prim_func_pass(transform, opt_level=0, name="tvm_sparse.MergeRanges")
 
 
-@dataclass(frozen=True)
-class _Ranges:
-    """A loop over ranges of columns, and in it one over the rows of a range.
-
-    Attributes
-    ----------
-    loop : For
-        Over ranges.
-    realize : SBlockRealize
-        The block in it.
-    rows : RowNest
-        The rows of a range.
-    pointers : Var
-        To them.
-    """
-
-    loop: For
-    realize: SBlockRealize
-    rows: RowNest
-    pointers: Var
-
-    @property
-    def number(self) -> Var:
-        """Of the range, as blocks call it."""
-        return self.realize.block.iter_vars[0].var
-
-    @property
-    def row(self) -> Var:
-        """Of the range, as blocks call it."""
-        return self.rows.block.iter_vars[0].var
-
-    def pointer(self, offset: int) -> Expr:
-        """Where the rows of the range begin, or those of the next one."""
-        place = self.number + tirx.const(offset, str(self.number.ty.dtype))
-        return tirx.BufferLoad(self.pointers, [place])
-
-    def is_begin(self, load: TensorLoad) -> bool:
-        """Whether a load tells where the rows of the range begin."""
-        return load.source.same_as(self.pointers) and load.indices[0].same_as(self.number)
-
-
-def _read_ranges(stmt: tirx.Stmt) -> _Ranges | None:
-    """Take a statement apart, or return None where it is something else."""
-    if not isinstance(stmt, For) or not isinstance(stmt.body, SBlockRealize):
-        return None
-    realize, block = stmt.body, stmt.body.block
-    if block.init is not None or [iv.iter_type for iv in block.iter_vars] != [IterVar.CommReduce]:
-        return None
-    rows = read_row_nest(block.body)
-    if rows is None or len(rows.loops) != 1:
-        return None
-    number = block.iter_vars[0].var
-    found = [load for load in loads_in(rows.loops[0].extent) if number in variables_of(load)]
-    pointers = {load.source for load in found}
-    return _Ranges(stmt, realize, rows, found[0].source) if len(pointers) == 1 else None
-
-
-def _together(func: tirx.PrimFunc, ranges: _Ranges) -> list[tirx.Stmt]:
+def _together(func: tirx.PrimFunc, ranges: ColumnRanges) -> list[tirx.Stmt]:
     """One loop over the rows of all ranges, which are added atomically."""
     added = accumulation_of(ranges.rows.store, ranges.rows.block.name_hint)
     if added.operator is not tirx.Add:
@@ -177,26 +119,39 @@ def _together(func: tirx.PrimFunc, ranges: _Ranges) -> list[tirx.Stmt]:
             f"block {ranges.rows.block.name_hint}: expected rows that are summed, which are added "
             f"atomically, found {ranges.rows.store.value}; pass deterministic=True"
         )
-    init = ranges.rows.init.value
-    before: list[tirx.Stmt] = []
-    if isinstance(init, Call):  # chosen by the range: the first one initialises
-        before.append(_fill(ranges, init.args[1]))
+    start = _value_at_start(ranges)
     adding = ranges.rows.finished(
         "add",
         tirx.const(0, str(ranges.rows.result.ty.dtype)),
         lambda place, total: atomic_sum(ranges.rows.result, place, total),
         ranges.rows.result,
     )
-    _check_rows(ranges, adding.body, {ranges.row, ranges.number})
+    check_rows(ranges, adding.body, is_merged=True)
     (loop,) = ranges.rows.loops
     row, realize = _all_rows(ranges, adding.body)
     renamed = _renumbered(realize, ranges.rows.block.name_hint, -1)
-    return [*before, _row_loop(func, ranges, loop, row, renamed)]
+    nest = _row_loop(func, ranges, loop, row, renamed)
+    return [nest] if start is None else [_fill(ranges, start), nest]
 
 
-def _in_order(func: tirx.PrimFunc, ranges: _Ranges) -> tirx.Stmt:
+def _value_at_start(ranges: ColumnRanges) -> Expr | None:
+    """What the first range initialises all rows with; None where all add to what is there."""
+    init = ranges.rows.init.value
+    if isinstance(init, TensorLoad):
+        return None
+    if isinstance(init, Call) and init.op.name == "prim.if_then_else":
+        first, start, before = init.args
+        if ranges.number in variables_of(first) and isinstance(before, TensorLoad):
+            return start
+    raise SparseProgramError(
+        f"block {ranges.rows.block.name_hint}: expected rows of ranges that begin with what is there, "
+        f"found {init}"
+    )
+
+
+def _in_order(func: tirx.PrimFunc, ranges: ColumnRanges) -> tirx.Stmt:
     """A loop over ranges, and in it over the rows of all."""
-    _check_rows(ranges, ranges.rows.realize, {ranges.row})
+    check_rows(ranges, ranges.rows.realize, is_merged=False)
     (loop,) = ranges.rows.loops
     row, realize = _all_rows(ranges, ranges.rows.realize)
     realize = _renumbered(realize, ranges.rows.block.name_hint, 1)
@@ -220,7 +175,7 @@ def _in_order(func: tirx.PrimFunc, ranges: _Ranges) -> tirx.Stmt:
     return loops_around([ranges.loop], made)
 
 
-def _fill(ranges: _Ranges, value: Expr) -> For:
+def _fill(ranges: ColumnRanges, value: Expr) -> For:
     """Fill all of a result."""
     result = ranges.rows.result
     (size,) = result.ty.shape
@@ -237,7 +192,7 @@ def _fill(ranges: _Ranges, value: Expr) -> For:
     return For(loop_var, zero, size, tirx.ForKind.SERIAL, SBlockRealize([loop_var], True, block))
 
 
-def _all_rows(ranges: _Ranges, realize: SBlockRealize) -> tuple[Var, SBlockRealize]:
+def _all_rows(ranges: ColumnRanges, realize: SBlockRealize) -> tuple[Var, SBlockRealize]:
     """Let the block of a row of a range be that of a row among all; return its loop's variable too."""
     old = realize.block.iter_vars[0]
     dtype = str(old.var.ty.dtype)
@@ -268,7 +223,7 @@ def _all_rows(ranges: _Ranges, realize: SBlockRealize) -> tuple[Var, SBlockReali
 
 
 def _row_loop(
-    func: tirx.PrimFunc, ranges: _Ranges, loop: For, row: Var, realize: SBlockRealize
+    func: tirx.PrimFunc, ranges: ColumnRanges, loop: For, row: Var, realize: SBlockRealize
 ) -> For:
     """The loop over the rows of all ranges around the block of a row."""
     count = count_of_entries(func, ranges.pointers.name).astype(str(row.ty.dtype))
@@ -292,59 +247,3 @@ def _renumbered(realize: SBlockRealize, name: str, step: int) -> SBlockRealize:
         return changed_block(made, name_hint=f"{stem}_{int(number) + step}")
 
     return tvm_ffi.structural_mutate(realize, [(SBlock, block)])
-
-
-def _check_rows(ranges: _Ranges, realize: SBlockRealize, unknown: set[Var]) -> None:
-    """Refuse a block that uses a row of a range in another way than as the number among all rows.
-
-    Outside of places in arrays, it must not use what is `unknown` at all.
-    """
-    begin, number = Var("begin", "int64"), Var("number", "int64")
-    analyzer = tvm.sym.Analyzer()
-    opaque: dict[str, Var] = {}
-
-    def read(expr: Expr) -> Expr:
-        if isinstance(expr, tirx.IntImm):
-            return tirx.const(int(expr), "int64")
-        if isinstance(expr, tirx.Cast):
-            return read(expr.value)
-        for kind in (tirx.Add, tirx.Sub, tirx.Mul):
-            if isinstance(expr, kind):
-                return kind(read(expr.a), read(expr.b))
-        if isinstance(expr, TensorLoad) and ranges.is_begin(expr):
-            return begin
-        if isinstance(expr, Var) and expr.same_as(ranges.row):
-            return number - begin
-        return opaque.setdefault(str(expr), Var("value", "int64"))
-
-    for place in [index for load in loads_in(realize) for index in load.indices]:
-        if begin in variables_of(analyzer.simplify(read(place))):
-            raise _unusual(realize, place)
-    for expr in _outside_of_loads(realize):
-        if variables_of(expr) & unknown:
-            raise _unusual(realize, expr)
-
-
-def _outside_of_loads(realize: SBlockRealize) -> list[Expr]:
-    """What statements compute, with loads taken for numbers."""
-    found: list[Expr] = []
-    tvm_ffi.structural_walk(
-        realize,
-        [
-            (tirx.BufferStore, lambda node: found.extend([node.value, *node.indices])),
-            (tirx.IfThenElse, lambda node: found.append(node.condition)),
-            (For, lambda node: found.append(node.extent)),
-        ],
-    )
-
-    def number(load: TensorLoad, _mutator) -> Expr:
-        return tirx.const(0, str(load.ty.dtype))
-
-    return [tvm_ffi.structural_mutate(expr, [(TensorLoad, number)]) for expr in found]
-
-
-def _unusual(realize: SBlockRealize, expr: Expr) -> SparseProgramError:
-    return SparseProgramError(
-        f"block {realize.block.name_hint}: expected rows of a range that are used by their number among "
-        f"all, found {expr}"
-    )
