@@ -15,7 +15,7 @@ import tvm
 from tvm.target import Target
 
 from tvm_sparse import schedules
-from tvm_sparse.formats import BSR, SRBCRS, Hyb
+from tvm_sparse.formats import BSR, COO, SRBCRS, Hyb
 from tvm_sparse.schedules._build import scheduled, scheduled_parts
 from tvm_sparse.schedules.cuda import DotTile, RowTile
 from tvm_sparse.schedules.cuda.block_tiles import BlockTile, DotBlockTile
@@ -48,6 +48,7 @@ _ON_BLOCKS = ("bsr_spmm", "bsr_sddmm", "srbcrs_spmm")
 #: Entries and ends of rows that a group of lanes takes where rows are shared.
 _SHARE = 256
 _HYB = Hyb(1, (1, 2, 4, 8, 16, 32))
+_HYB2 = Hyb(2, (1, 2, 4, 8, 16, 32))
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def default_kernels(
 
     Examples
     --------
-    >>> [case.name for case in default_kernels(["spmm"], [64], ["float32"], ["int32"])][-1]
+    >>> [case.name for case in default_kernels(["spmm"], [64], ["float32"], ["int32"])][2]
     'spmm/hyb/f64/float32/int32'
     """
     found = []
@@ -154,6 +155,9 @@ def tile_grid(operators: Sequence[str] | None = None) -> list[KernelCase]:
     for operator in _VARIANTS if operators is None else operators:
         widths, dtypes = _BLOCK_GRID if operator in _ON_BLOCKS else _ROW_GRID
         for case in default_kernels([operator], widths, dtypes, ["int32"]):
+            measured = _VARIANTS[operator][case.variant].measured
+            if measured is not None and case.features not in measured:
+                continue
             found.append(case)
             if case.dtype != "bfloat16":  # as fast as float16
                 tiles = _VARIANTS[operator][case.variant].tiles(case)
@@ -191,6 +195,8 @@ class _Variant:
         Dtypes that there are, and those that tensor cores multiply.
     has_features, bounded : bool
         Whether it has dense operands with a width, and as in :class:`KernelCase`.
+    measured : sequence of int, optional
+        Widths that the GPU kit measures; by default all of its grid.
     """
 
     build: Callable[[KernelCase], tvm.IRModule]
@@ -200,6 +206,7 @@ class _Variant:
     tensor_cores: Sequence[str] = ()
     has_features: bool = True
     bounded: bool = False
+    measured: Sequence[int] | None = None
 
 
 def _case(
@@ -236,12 +243,19 @@ def _shared_rows(case: KernelCase) -> tvm.IRModule:
     return _rows(case, share=_SHARE)
 
 
-def _hyb(case: KernelCase) -> tvm.IRModule:
-    program = schedules.spmm.program(case.dtype, case.index_dtype)
+def _formats(case: KernelCase, **options: Any) -> tvm.IRModule:
+    """Schedule SpMM or SpMV with a matrix in formats of rows or entries."""
+    program = getattr(schedules, case.operator).program(case.dtype, case.index_dtype)
     tile = RowTile(**dict(case.tile)) if case.tile else None
+    parts = {"spmm": "parts", "spmv": "spmv_parts"}[case.operator]
     return scheduled_parts(
-        "parts", program, "A", case.formats, _TARGET, case.features, tile=tile
+        parts, program, "A", case.formats, _TARGET, case.features, tile=tile, **options
     ).mod
+
+
+def _formats_in_order(case: KernelCase) -> tvm.IRModule:
+    """Schedule SpMM with a matrix in formats, without atomics."""
+    return _formats(case, deterministic=True)
 
 
 def _block_product(case: KernelCase) -> tvm.IRModule:
@@ -288,11 +302,15 @@ _VARIANTS: dict[str, dict[str, _Variant]] = {
     "spmv": {
         "csr": _Variant(_rows, cuda_tiles.lane_tiles, has_features=False),
         "csr_shared": _Variant(_shared_rows, cuda_tiles.lane_tiles, has_features=False),
+        "hyb": _Variant(_formats, formats=_HYB, has_features=False),
     },
     "spmm": {
         "csr": _Variant(_rows, cuda_tiles.row_tiles, bounded=True),
         "csr_shared": _Variant(_shared_rows),
-        "hyb": _Variant(_hyb, cuda_tiles.row_tiles, _HYB, bounded=True),
+        "hyb": _Variant(_formats, cuda_tiles.row_tiles, _HYB, bounded=True),
+        "hyb2": _Variant(_formats, formats=_HYB2, measured=(128,)),
+        "hyb2_deterministic": _Variant(_formats_in_order, formats=_HYB2, measured=(128,)),
+        "coo": _Variant(_formats, formats=COO(), measured=(128,)),
     },
     "sddmm": {"csr": _Variant(_rows, cuda_tiles.dot_tiles, bounded=True)},
     "segment_sum": {

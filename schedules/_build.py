@@ -33,6 +33,7 @@ def build_default(
     program: SparseFunc,
     target: Any = "llvm",
     features: int | None = None,
+    deterministic: bool = False,
     **options: Any,
 ) -> Executable:
     """Compile a program with an operator's default schedule.
@@ -47,6 +48,8 @@ def build_default(
         A CPU or a CUDA device.
     features : int, optional
         Feature width to compile for; left as it is by default.
+    deterministic : bool
+        Whether results shall be the same bits in every run, which those of default schedules are.
     **options
         For the operator's schedule, such as ``tile``.
 
@@ -60,6 +63,7 @@ def build_default(
     ValueError
         If the target is of another kind or the feature width no size.
     """
+    _check_flag("deterministic", deterministic)
     resolved = resolve_target(target)
     return compile(scheduled(operator, program, resolved, features, **options), resolved)
 
@@ -88,6 +92,7 @@ def build_decomposed(
     target: Any = "llvm",
     features: int | None = None,
     strips: bool = False,
+    deterministic: bool = False,
     **options: Any,
 ) -> Executable:
     """Compile a program with an operand in formats.
@@ -107,12 +112,22 @@ def build_decomposed(
     strips : bool
         Whether the rows of a format alone under which nothing is stored (diagonals) are gone over strip
         by strip.
+    deterministic : bool
+        Whether results shall be the same bits in every run, also where a row is summed in several places.
     **options
         For the schedule, such as ``tile``.
     """
     resolved = resolve_target(target)
     schedule = scheduled_parts(
-        schedules, program, operand, formats, resolved, features, strips, **options
+        schedules,
+        program,
+        operand,
+        formats,
+        resolved,
+        features,
+        strips,
+        deterministic=deterministic,
+        **options,
     )
     return compile(schedule, resolved)
 
@@ -125,16 +140,23 @@ def scheduled_parts(
     target: Any = "llvm",
     features: int | None = None,
     strips: bool = False,
+    deterministic: bool = False,
     **options: Any,
 ) -> Schedule:
     """Hold operands in formats and schedule the parts; parameters as in :func:`build_decomposed`."""
+    _check_flag("deterministic", deterministic)
     resolved = resolve_target(target)
     module = schedules_for(schedules, resolved)
     is_empty = features == 0 and resolved.kind.name == "cuda" and schedules == "sddmm_parts"
     # Dot products of nothing have no rows to be read from: a kernel for any width computes them.
     program = _specialized(program, None if is_empty else features)
+    # A vector goes along strips of rows; threads have a row each.
+    strips = strips and resolved.kind.name != "cuda"
     decomposed, parts = decompose(program, operand, formats, strips)
     schedule = decomposed.lower()
+    if hasattr(module, "prepared"):
+        schedule = module.prepared(schedule, deterministic=deterministic)
+        options["deterministic"] = deterministic
     module.schedule(
         schedule,
         parts,
@@ -236,6 +258,11 @@ def variants(
     """Return the schedules that tuning chooses from, for the kind of a target (a CPU by default)."""
     resolved = resolve_target(target or "llvm")
     return schedules_for(operator, resolved).space(schedule, target=resolved, name=name)
+
+
+def _check_flag(name: str, value: bool) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}: expected True or False, found {value!r}")
 
 
 def _specialized(program: SparseFunc, features: int | None) -> SparseFunc:

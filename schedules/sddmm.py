@@ -142,6 +142,7 @@ def build(
     features: int | None = None,
     formats: Any = None,
     target: Any = "llvm",
+    deterministic: bool = False,
     **options: Any,
 ) -> Executable:
     """Compile the operator with its default schedule.
@@ -157,6 +158,9 @@ def build(
         values become the results, and, if `scaled`, for `a`.
     target : str, dict or tvm.target.Target
         A CPU, the host's by default, or a CUDA device such as ``{"kind": "cuda", "arch": "sm_90"}``.
+    deterministic : bool
+        Whether results shall be the same bits in every run. They are in any case: kernels of this
+        operator update nothing atomically.
     **options
         For the schedule of that kind of target: ``tile``, and where rows may be shared on CUDA, ``share``
         (see :mod:`tvm_sparse.schedules.cuda`).
@@ -187,8 +191,17 @@ def build(
     func = program(dtype, index_dtype, out_dtype, scaled)
     if formats is not None:
         operands = ["A", "C"] if scaled else "C"
-        return build_decomposed("sddmm_parts", func, operands, formats, target, features, **options)
-    return build_default(__name__, func, target, features, **options)
+        return build_decomposed(
+            "sddmm_parts",
+            func,
+            operands,
+            formats,
+            target,
+            features,
+            deterministic=deterministic,
+            **options,
+        )
+    return build_default(__name__, func, target, features, deterministic=deterministic, **options)
 
 
 def space(schedule: Schedule, target: Any = None, name: str = "sddmm") -> list[Schedule]:

@@ -162,6 +162,7 @@ def build(
     *,
     features: int | None = None,
     target: Any = "llvm",
+    deterministic: bool = False,
     **options: Any,
 ) -> Executable:
     """Compile the operator with its default schedule.
@@ -174,6 +175,9 @@ def build(
         Feature width to compile for; symbolic by default.
     target : str, dict or tvm.target.Target
         A CPU, the host's by default, or a CUDA device such as ``{"kind": "cuda", "arch": "sm_90"}``.
+    deterministic : bool
+        Whether results shall be the same bits in every run. They are in any case: kernels of this
+        operator update nothing atomically.
     **options
         For the schedule of that kind of target: ``tile``, and where rows may be shared on CUDA, ``share``
         (see :mod:`tvm_sparse.schedules.cuda`).
@@ -189,7 +193,7 @@ def build(
         If an argument is not supported.
     """
     func = program(operation, dtype, index_dtype, out_dtype, empty)
-    return build_default(__name__, func, target, features, **options)
+    return build_default(__name__, func, target, features, deterministic=deterministic, **options)
 
 
 def space(schedule: Schedule, target: Any = None, name: str = "segment_sum") -> list[Schedule]:

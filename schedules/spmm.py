@@ -100,6 +100,7 @@ def build(
     features: int | None = None,
     formats: Any = None,
     target: Any = "llvm",
+    deterministic: bool = False,
     **options: Any,
 ) -> Executable:
     """Compile the operator with its default schedule.
@@ -114,6 +115,11 @@ def build(
         How ``A`` is held, instead of CSR. Pass what :meth:`Format.pack` returns for `a`.
     target : str, dict or tvm.target.Target
         A CPU, the host's by default, or a CUDA device such as ``{"kind": "cuda", "arch": "sm_90"}``.
+    deterministic : bool
+        Whether results shall be the same bits in every run. They are in any case on CPUs, and where the
+        entries of a row lie together. On CUDA, formats with several ranges of columns, and those that
+        scatter rows (COO, CSC), add parts of rows to the result atomically. With this, ranges go one
+        after another instead, and formats that scatter rows are refused.
     **options
         For the schedule of that kind of target: ``tile``, and where rows may be shared on CUDA, ``share``
         (see :mod:`tvm_sparse.schedules.cuda`).
@@ -141,8 +147,10 @@ def build(
     """
     func = program(dtype, index_dtype, out_dtype)
     if formats is not None:
-        return build_decomposed("parts", func, "A", formats, target, features, **options)
-    return build_default(__name__, func, target, features, **options)
+        return build_decomposed(
+            "parts", func, "A", formats, target, features, deterministic=deterministic, **options
+        )
+    return build_default(__name__, func, target, features, deterministic=deterministic, **options)
 
 
 def choose_format(

@@ -86,6 +86,7 @@ def build(
     *,
     formats: Any = None,
     target: Any = "llvm",
+    deterministic: bool = False,
     **options: Any,
 ) -> Executable:
     """Compile the operator with its default schedule.
@@ -98,6 +99,9 @@ def build(
         How ``A`` is held, instead of CSR. Pass what :meth:`Format.pack` returns for `a`.
     target : str, dict or tvm.target.Target
         A CPU, the host's by default, or a CUDA device such as ``{"kind": "cuda", "arch": "sm_90"}``.
+    deterministic : bool
+        Whether results shall be the same bits in every run. They are in any case: kernels of this
+        operator update nothing atomically.
     **options
         For the schedule of that kind of target: ``tile``, and where rows may be shared on CUDA, ``share``
         (see :mod:`tvm_sparse.schedules.cuda`).
@@ -125,8 +129,17 @@ def build(
     """
     func = program(dtype, index_dtype, out_dtype)
     if formats is not None:
-        return build_decomposed("spmv_parts", func, "A", formats, target, strips=True, **options)
-    return build_default(__name__, func, target, **options)
+        return build_decomposed(
+            "spmv_parts",
+            func,
+            "A",
+            formats,
+            target,
+            strips=True,
+            deterministic=deterministic,
+            **options,
+        )
+    return build_default(__name__, func, target, deterministic=deterministic, **options)
 
 
 def space(schedule: Schedule, target: Any = None, name: str = "spmv") -> list[Schedule]:

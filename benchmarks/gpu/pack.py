@@ -105,6 +105,7 @@ def manifest_entry(case: KernelCase, file: str, function: str) -> dict:
     layout = {}
     if getattr(case.formats, "buckets", None):
         layout["widths"] = list(case.formats.buckets)
+        layout["column_parts"] = case.formats.column_parts
     if case.operator.startswith("bsr"):
         layout["block"] = case.formats.rows
     if case.operator.startswith("srbcrs"):

@@ -17,7 +17,7 @@ pieces of programs    ``staging``: copies to shared memory. ``warp_sums``: sums 
 ====================  =======================================================================
 """
 
-from . import blocks, parts, sddmm, sddmm_blocks, segment_reduce, spmm, spmv
+from . import blocks, parts, sddmm, sddmm_blocks, segment_reduce, spmm, spmv, spmv_parts
 from .block_tiles import BlockRowsTile, BlockTile
 from .sddmm import DotTile
 from .tiles import RowTile, vector_width
@@ -34,5 +34,6 @@ __all__ = [
     "segment_reduce",
     "spmm",
     "spmv",
+    "spmv_parts",
     "vector_width",
 ]

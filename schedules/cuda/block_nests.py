@@ -15,7 +15,17 @@ from tvm import s_tir, tirx
 from tvm.ir import Call, Expr, TensorLoad, Var
 from tvm.sym import Analyzer
 
-__all__ = ["Factor", "Nest", "at", "buffers_loaded", "read_nest", "same_place", "stride", "uses"]
+__all__ = [
+    "Factor",
+    "Nest",
+    "at",
+    "buffers_loaded",
+    "guarded_store",
+    "read_nest",
+    "same_place",
+    "stride",
+    "uses",
+]
 
 
 @dataclass(frozen=True)
@@ -96,8 +106,8 @@ def read_nest(sch: s_tir.Schedule, blocks: Sequence[s_tir.schedule.SBlockRV]) ->
     nest = sch.get(sch.get_loops(blocks[0])[0])
     if within.init is None or not all(_binds_loops(sch, nest, block) for block in blocks):
         return None
-    conditions, store = _guarded_store(within.body)
-    _, init = _guarded_store(within.init)
+    conditions, store = guarded_store(within.body)
+    _, init = guarded_store(within.init)
     factors = _factors(store) if store is not None else None
     if factors is None or init is None or len(store.indices) != 1:
         return None
@@ -195,7 +205,7 @@ def _binds_loops(sch: s_tir.Schedule, nest: tirx.For, block: s_tir.schedule.SBlo
     return len(values) == len(loops) and all(map(Var.same_as, loops, values))
 
 
-def _guarded_store(stmt: tirx.Stmt) -> tuple[tuple[Expr, ...], tirx.BufferStore | None]:
+def guarded_store(stmt: tirx.Stmt) -> tuple[tuple[Expr, ...], tirx.BufferStore | None]:
     """Return the store that a statement consists of, and the conditions around it."""
     conditions: list[Expr] = []
     while isinstance(stmt, tirx.IfThenElse) and stmt.else_case is None:

@@ -24,7 +24,10 @@ from ..cpu.rows import row_pointers
 from .tiles import THREADS, FeatureTile, RowTile
 
 __all__ = [
+    "Block",
     "CutLoops",
+    "Loop",
+    "adds_atomically",
     "bind_rows",
     "bits_of",
     "cut_features",
@@ -64,6 +67,8 @@ def tile_row(sch: s_tir.Schedule, block: Block, tile: RowTile) -> None:
                                                     for v in range(vectors):
                                                         C[i, ...] = acc[v, 0:vector]
 
+    Sums that a block of their own adds to the result atomically are added one by one at the end.
+
     Parameters
     ----------
     sch : tvm.s_tir.Schedule
@@ -76,15 +81,18 @@ def tile_row(sch: s_tir.Schedule, block: Block, tile: RowTile) -> None:
     tile = tile.within(feature_width(sch, sch.get_loops(block)[-1]))
     # 1. Registers: sums, what becomes of them, and gathered values.
     held = lambda k: ((k % tile.width) // (tile.lanes * tile.vector), k % tile.vector)  # noqa: E731
-    computed = [block, *sch.get_consumers(block)]
-    store = sch.cache_write(computed[-1], 0, "local")
+    *computed, last = [block, *sch.get_consumers(block)]
+    is_atomic = adds_atomically(sch, block)
+    if not is_atomic:
+        computed.append(last)
+        last = sch.cache_write(last, 0, "local")
     for each in computed:
         sch.transform_layout(each, ("write", 0), held, assume_injective_transform=True)
     gathered = gathered_operands(sch, block) if tile.vector > 1 else []
     loads = [load_registers(sch, block, number, held) for number in gathered]
 
     # 2. The same loops around each: tiles and lanes outside, vectors inside.
-    cut = [cut_features(sch, each, tile) for each in (*computed, store)]
+    cut = [cut_features(sch, each, tile) for each in (*computed, last)]
     inner = [cut_features(sch, each, tile).innermost_entry for each in loads]
     if inner:
         sch.merge(*inner, cut[0].innermost_entry)
@@ -93,11 +101,23 @@ def tile_row(sch: s_tir.Schedule, block: Block, tile: RowTile) -> None:
     # 3. Threads, registers, vectors.
     sch.bind(sch.get_loops(block)[1], "threadIdx.x")
     for each in computed:
-        for register in sch.get_loops(each)[-2:]:
-            sch.unroll(register)
-    for each in (*loads, store):
-        vectorize_moves(sch, each)
+        _unroll_registers(sch, each)
+    for each in (*loads, last):
+        (_unroll_registers if is_atomic and each is last else vectorize_moves)(sch, each)
     sch.decompose_reduction(block, sch.get_loops(block)[2])
+
+
+def adds_atomically(sch: s_tir.Schedule, block: Block) -> bool:
+    """Whether the sums of a block are added to the result atomically, by the block after it."""
+    stores: list[tirx.BufferStore] = []
+    (*_, last) = [block, *sch.get_consumers(block)]
+    tvm_ffi.structural_walk(sch.get(last).body, (tirx.BufferStore, stores.append))
+    return not stores
+
+
+def _unroll_registers(sch: s_tir.Schedule, block: Block) -> None:
+    for register in sch.get_loops(block)[-2:]:
+        sch.unroll(register)
 
 
 def lowered(program: SparseFunc) -> tvm.ir.IRModule:

@@ -9,7 +9,7 @@ from ..cpu.rows import row_and_entry_blocks
 from .rows import bind_rows, lowered, share_elements, split_rows
 from .tiles import THREADS, RowTile
 
-__all__ = ["DEFAULT_TILE", "lowered", "schedule", "space"]
+__all__ = ["DEFAULT_TILE", "check_lanes", "lowered", "schedule", "space"]
 
 #: Rows of graphs and meshes hold some ten entries: lanes beyond that would idle.
 DEFAULT_TILE = RowTile(vector=1, lanes=8, vectors=1, rows=THREADS // 8)
@@ -58,10 +58,7 @@ def schedule(
     """
     del target
     tile = tile or DEFAULT_TILE
-    if tile.lanes not in (1, 2, 4, 8, 16, 32):
-        raise ValueError(
-            f"tile: expected lanes that are a power of two up to 32, found {tile.lanes}"
-        )
+    check_lanes(tile)
     rows, block = row_and_entry_blocks(sch, name)
     (row,) = sch.get_loops(rows)
     (entry,) = sch.get_loops(block)
@@ -74,6 +71,14 @@ def schedule(
         sch.bind(lane, "threadIdx.x")
     for follower in sch.get_consumers(rows):
         share_elements(sch, follower)
+
+
+def check_lanes(tile: RowTile) -> None:
+    """Refuse lanes that can't sum together by shuffles."""
+    if tile.lanes not in (1, 2, 4, 8, 16, 32):
+        raise ValueError(
+            f"tile: expected lanes that are a power of two up to 32, found {tile.lanes}"
+        )
 
 
 def space(

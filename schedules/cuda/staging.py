@@ -18,6 +18,7 @@ from tvm.tirx.script import builder as T
 from .fragments import WARP
 
 __all__ = [
+    "LEAST_BLOCKS",
     "Threads",
     "allocate",
     "axis",
@@ -36,7 +37,7 @@ __all__ = [
 
 #: Attribute of a kernel: thread blocks that must fit a multiprocessor. Told so, the assembler takes the
 #: registers that it needs; otherwise it spills some to make room for more thread blocks.
-_LEAST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
+LEAST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
 
 
 def kernel(
@@ -73,7 +74,7 @@ def kernel(
         names = ("vtile", "vwarp", "vlane")
         axes = [axis(n, T.axis.spatial(*extent)) for n, extent in zip(names, extents)]
         declare()
-        with T.attr(tirx.const(0, "int32"), _LEAST_BLOCKS, tirx.const(1, "int32")):
+        with T.attr(tirx.const(0, "int32"), LEAST_BLOCKS, tirx.const(1, "int32")):
             body(*axes)
     found: list[tirx.For] = []
     tvm_ffi.structural_walk(made.get().body, (tirx.For, found.append))

@@ -259,7 +259,7 @@ def test_of_two_ways_the_one_that_does_more_counts():
 
 
 def hyb_case(**claims) -> cuda_kernels.KernelCase:
-    (case,) = cuda_kernels.default_kernels(["spmm"], [64], ["float32"], ["int32"])[-1:]
+    case = cuda_kernels.find_kernel("spmm/hyb/f64/float32/int32")
     return dataclasses.replace(case, **claims)
 
 

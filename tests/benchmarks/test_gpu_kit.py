@@ -16,11 +16,11 @@ from benchmarks.gpu.kit import __main__ as command
 from benchmarks.gpu.kit import peers, problems, table
 from benchmarks.gpu.kit.contenders import OURS, PEER, TILE, Contender, measured
 from benchmarks.gpu.kit.graphs import TINY, Graph, block_matrix, power_law, scattered
-from benchmarks.gpu.kit.layouts import bsr_arrays, hyb_arrays, sr_bcrs_arrays
+from benchmarks.gpu.kit.layouts import bsr_arrays, coo_arrays, hyb_arrays, sr_bcrs_arrays
 from benchmarks.gpu.kit.library import Kernels
 from benchmarks.gpu.kit.machine import Gpu, Host, Limits
 from benchmarks.gpu.kit.run import Run, read_results
-from tvm_sparse.formats import BSR, SRBCRS, Hyb
+from tvm_sparse.formats import BSR, COO, SRBCRS, Hyb
 
 LIMITS = Limits(1e9, dict.fromkeys(("float32", "float16", "bfloat16", "tf32"), 1e9))
 
@@ -46,23 +46,34 @@ def test_made_graphs_have_about_the_asked_shape():
     assert (again.indices == graph.indices).all()
 
 
+@pytest.mark.parametrize("column_parts", [1, 2, 3])
 @pytest.mark.parametrize("widths", [[1, 2, 4, 8], [3], [2, 64]])
 @pytest.mark.parametrize("name", list(TINY))
-def test_hyb_is_packed_as_the_package_packs_it(name, widths):
+def test_hyb_is_packed_as_the_package_packs_it(name, widths, column_parts):
     graph = tiny(name)
     graph.indptr[-5:] = graph.indptr[-5]  # some empty rows
     graph = replace(graph, indices=graph.indices[: graph.indptr[-1]])
     values = np.random.default_rng(0).standard_normal(graph.entries).astype("float32")
-    packed = Hyb(1, widths).pack(as_csr(graph, values))
+    packed = Hyb(column_parts, widths).pack(as_csr(graph, values))
     expected = {
         key: value
         for part, own in packed.parts.items()
         for key, value in own.arguments(f"a_{part}").items()
     }
-    found = hyb_arrays(graph, values, widths)
+    found = hyb_arrays(graph, values, widths, column_parts)
     for key, value in expected.items():
         np.testing.assert_array_equal(found[key], value, err_msg=key)
         assert np.shape(found[key]) == np.shape(value), key
+
+
+def test_entries_are_packed_as_the_package_packs_them():
+    graph = tiny()
+    values = np.random.default_rng(0).standard_normal(graph.entries).astype("float32")
+    found = coo_arrays(graph)
+    for key, value in COO().pack(as_csr(graph, values)).arguments("a").items():
+        if key != "a":  # the values as they are
+            np.testing.assert_array_equal(found[key], value, err_msg=key)
+            assert np.shape(found[key]) == np.shape(value), key
 
 
 def test_blocks_are_packed_as_the_package_packs_them():

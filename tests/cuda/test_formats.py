@@ -27,6 +27,9 @@ from tvm_sparse.schedules._build import scheduled_parts
 DTYPES = ["float32", "float16", "bfloat16"]
 ROWS = ["csr", "csr_duplicates", "dcsr", "ell", "ell3", "dia", "bucket3", "long_bucket2"]
 ROWS += ["row_list", "csf", "ragged", "user_diagonals"]
+SCATTERED = ["columns", "hyb_parts", "bucket3_parts", "long_bucket2_parts", "coo", "coo_duplicates"]
+SCATTERED += ["csc", "csc_duplicates", "csf_columns", "pieces", "further_pieces"]
+SCATTERED += ["entries_and_columns"]
 BLOCKS = [
     "bsr2x3",
     "bsr4x4",
@@ -81,7 +84,7 @@ def each_twice(names: list[str]) -> list[tuple]:
     ]
 
 
-@pytest.mark.parametrize("name, features, dtype, index", each_twice([*ROWS, *BLOCKS]))
+@pytest.mark.parametrize("name, features, dtype, index", each_twice([*ROWS, *SCATTERED, *BLOCKS]))
 def test_every_format(name, features, dtype, index):
     call = kernel(FORMATS[name].formats, dtype, index, features)
     for tensor in STRUCTURES:
@@ -102,7 +105,10 @@ def test_every_width_and_type_of_hyb(dtype, features, index, buckets):
             check(call, Case(hyb, hyb, lambda tensor: tensor), tensor, b, dtype, index)
 
 
-@pytest.mark.parametrize("name", ["hyb", "ell", "dia", "bucket3", "bsr2x3", "bsr4x4", "sr_bcrs2x3"])
+@pytest.mark.parametrize(
+    "name",
+    ["hyb", "ell", "dia", "bucket3", "bsr2x3", "bsr4x4", "sr_bcrs2x3", "hyb_parts", "pieces"],
+)
 @pytest.mark.parametrize("features", [17, 64])
 def test_padding_reads_nothing(name, features):
     """Inf and NaN in rows of ``b`` at both ends, whose columns are empty."""
@@ -141,6 +147,10 @@ def test_rows_whose_columns_are_places_in_them_are_not_shared():
         ("hyb", 0, "float16"),
         ("rest_first", 0, "bfloat16"),
         ("bsr4x4", 0, "float32"),
+        ("coo", 0, "float16"),
+        ("columns", 0, "float32"),
+        ("hyb_parts", None, "float16"),
+        ("csc", None, "float32"),
         ("hyb", None, "bfloat16"),
         ("blocks_and_rest", None, "bfloat16"),
     ],
@@ -149,17 +159,6 @@ def test_no_features_at_all(name, features, dtype):
     call = kernel(FORMATS[name].formats, dtype, features=features)
     for tensor in STRUCTURES:
         check(call, FORMATS[name], tensor, random_values((tensor.shape[1], 0), dtype), dtype)
-
-
-@pytest.mark.parametrize("name", ["coo", "csc", "columns", "hyb_parts", "pieces"])
-def test_formats_that_scatter_rows_are_refused(name):
-    with pytest.raises(ValueError, match="expected a format with one loop over rows for CUDA"):
-        spmm(FORMATS[name].formats)
-
-
-def test_operators_without_schedules_over_formats_are_refused():
-    with pytest.raises(ValueError, match=r"target: expected a CPU \(llvm\)"):
-        schedules.spmv.build(formats=Hyb(1, [1, 2]), target=CUDA)
 
 
 @pytest.mark.parametrize("dtype, features", [("float32", 17), ("float16", 64), ("bfloat16", 0)])

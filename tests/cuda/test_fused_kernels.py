@@ -11,7 +11,7 @@ from tvm.s_tir import Schedule
 from tests.cuda.source import cubin_of, cuda_source, kernels_in
 from tests.execution import lower
 from tvm_sparse import SparseProgramError, SparseSchedule, schedules
-from tvm_sparse.formats import CSC, Composition, Hyb
+from tvm_sparse.formats import Hyb
 from tvm_sparse.schedules.cuda import parts
 from tvm_sparse.script import from_source
 from tvm_sparse.transform import FuseKernels
@@ -37,10 +37,9 @@ def test_long_rows_are_shared_by_two_kernels_more():
     assert len(kernels_in(cuda_source(hyb_module(Hyb(1, [1, 2, 4, 8]))))) == 3
 
 
-@pytest.mark.parametrize("formats", [Hyb(3, [1, 4]), Composition({"scattered": CSC()})])
-def test_rows_that_several_kernels_would_write_are_refused(formats):
+def test_ranges_of_columns_are_merged_before_rows_are_scheduled():
     with pytest.raises(ValueError, match="expected a format with one loop over rows for CUDA"):
-        hyb_module(formats)
+        hyb_module(Hyb(3, [1, 4]))
 
 
 TWO_RESULTS = """

@@ -115,6 +115,22 @@ def test_other_types(name: str, dtype: str, index: str):
         check(kernel(name, dtype, index), packed, stored, operand(67, width, dtype), error)
 
 
+@pytest.mark.parametrize("name", ["csr", "coo", "csc", "hyb", "hyb_parts", "columns", "pieces"])
+def test_the_same_bits_with_any_number_of_threads(name: str):
+    """Why `deterministic` changes nothing on a CPU: no row is shared by threads."""
+    given, _ = entries_of(FORMATS[name], random_entries(3000, 2000, 0.01), "float32")
+    packed, b = FORMATS[name].packs.pack(given), operand(2000, 48)
+    call = schedules.spmm.build(formats=FORMATS[name].formats, deterministic=True)
+    found = set()
+    try:
+        for threads in (1, 2, 5):
+            set_num_threads(threads)
+            found |= {call(a=packed, b=b).tobytes() for _ in range(3)}
+    finally:
+        set_num_threads(None)
+    assert len(found) == 1
+
+
 @pytest.mark.parametrize("name", ["csr", "bsr2x3", "dia", "hyb", "pieces"])
 def test_integers(name: str):
     tensor = random_entries(57, 67, 0.1)

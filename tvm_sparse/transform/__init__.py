@@ -19,12 +19,14 @@ from .launch_checks import CheckLaunches
 from .lower_sparse_buffer import LowerSparseBuffer
 from .lower_sparse_iteration import LowerSparseIteration
 from .mask_lanes import MaskLanes
+from .merge_ranges import MergeRanges
 from .narrow_counters import NarrowCounters
 from .narrow_threads import NarrowThreads
 from .natural_arguments import AcceptNaturalArguments
 from .pipeline import PIPELINE_NAME, tvm_sparse_pipeline
 from .reduction_init import HoistReductionInit
 from .register_bounds import BoundRegisters
+from .round_rows import RoundRows
 from .separate_searches import SeparateSearches
 from .share_inner import ShareInner
 from .shuffle_masks import NameShuffleMasks
@@ -60,10 +62,12 @@ __all__ = [
     "LowerSparseIteration",
     "MaskLanes",
     "MergeOuterLoops",
+    "MergeRanges",
     "NameShuffleMasks",
     "NarrowCounters",
     "NarrowThreads",
     "PeelVectorTail",
+    "RoundRows",
     "SeparateSearches",
     "ShareInner",
     "SkipPaddingTests",

@@ -14,12 +14,13 @@ import operator
 from tvm import tirx
 from tvm.ir import Expr, Var
 
+from ..errors import SparseProgramError
 from ..ir import Axis, SparseFunc
 from ..ir.buffer import storage_sizes
 from ..ir.function import FORMATS_ATTR, TENSORS_ATTR
 from .fill_outputs import buffer_roles
 
-__all__ = ["LAYOUT_ATTR", "describe_layout", "evaluate_size", "read_layout"]
+__all__ = ["LAYOUT_ATTR", "count_of_entries", "describe_layout", "evaluate_size", "read_layout"]
 
 LAYOUT_ATTR = "tvm_sparse.layout"
 
@@ -76,6 +77,17 @@ def read_layout(func: tirx.PrimFunc) -> dict | None:
     """Return the layout of a stage-II or stage-III function, ``None`` where it has none."""
     text = func.attrs.get(LAYOUT_ATTR) if func.attrs else None
     return json.loads(str(text)) if text is not None else None
+
+
+def count_of_entries(func: tirx.PrimFunc, indptr: str) -> Expr:
+    """Return how many entries the axis of a lowered function stores whose pointers have this name."""
+    layout = read_layout(func)
+    scalars = {arg.get("name"): param for arg, param in zip(layout["args"], func.params)}
+    names = {arg["name"] for arg in layout["args"] if arg.get("buffer") == indptr} | {indptr}
+    for axis in layout["axes"]:
+        if axis.get("indptr") in names:
+            return evaluate_size(axis["nnz"], scalars)
+    raise SparseProgramError(f"expected an axis with the row pointers {indptr}")
 
 
 def _axis_entry(axis: Axis, names: dict[Var, str]) -> dict:

@@ -19,12 +19,10 @@ from ..ir.accumulation import Accumulation, accumulation_of, is_accumulation
 from ..ir.contents import buffers_loaded, buffers_stored, loads_from, stores_in
 from ..ir.renaming import replace_variables
 from ..ir.statements import as_int64, in_sequence
-from ._layout import evaluate_size, read_layout
 
 __all__ = [
     "SummedRow",
     "check_places",
-    "count_of_entries",
     "row_pointers",
     "summed_row",
     "sums_of",
@@ -212,14 +210,3 @@ def row_pointers(loop: For, name: str) -> Var:
     if len(found) != 1:
         raise SparseProgramError(f"loop {loop.loop_var.name}: expected a body that reads {name}")
     return found.pop()
-
-
-def count_of_entries(func: tirx.PrimFunc, indptr: str) -> Expr:
-    """Return how many entries the axis stores whose row pointers have this name."""
-    layout = read_layout(func)
-    scalars = {arg.get("name"): param for arg, param in zip(layout["args"], func.params)}
-    names = {arg["name"] for arg in layout["args"] if arg.get("buffer") == indptr} | {indptr}
-    for axis in layout["axes"]:
-        if axis.get("indptr") in names:
-            return as_int64(evaluate_size(axis["nnz"], scalars))
-    raise SparseProgramError(f"expected an axis with the row pointers {indptr}")

@@ -12,11 +12,14 @@ from itertools import groupby, pairwise
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.s_tir import SBlockRealize
 from tvm.tirx import For, ForKind
 
 from ..errors import SparseProgramError
+from ..ir.contents import variables_of
 from ..ir.renaming import replace_variables
 from ..ir.statements import in_sequence, thread_loop
+from ._blocks import changed_block
 from .balance import TOGETHER
 
 __all__ = ["LEAST_BLOCKS", "FuseKernels"]
@@ -63,7 +66,8 @@ def FuseKernels() -> tvm.transform.Pass:
                 for k in T.thread_binding(64, "threadIdx.x"):
                     second(b - m, k)
 
-    Every part gets the threads of the largest; those it has no use for idle. Extents may be symbolic.
+    Kernels that stand in blocks, as those in one loop over ranges of columns do, come out of these. Every
+    part gets the threads of the largest; those it has no use for idle. Extents may be symbolic.
     Buffers in shared memory stay those of their part, in the same launch.
 
     Examples
@@ -78,7 +82,7 @@ def FuseKernels() -> tvm.transform.Pass:
 
         def sequence(node: tirx.SeqStmt) -> tirx.Stmt:
             parts: list[tirx.Stmt] = []
-            for name, group in groupby(node.seq, _group_of):
+            for name, group in groupby(map(_blocks_outside, node.seq), _group_of):
                 members = list(group)
                 if name is not None and len(members) > 1:
                     fused.append(name)
@@ -90,6 +94,17 @@ def FuseKernels() -> tvm.transform.Pass:
         return func.with_body(body) if fused else func
 
     return tirx.transform.prim_func_pass(transform, opt_level=0, name="tvm_sparse.FuseKernels")
+
+
+def _blocks_outside(stmt: tirx.Stmt) -> tirx.Stmt:
+    """Put the thread blocks of a kernel outside of a block around it, in the loop over ranges, say."""
+    if not isinstance(stmt, SBlockRealize) or _group_of(stmt.block.body) is None:
+        return stmt
+    block, loop = stmt.block, stmt.block.body
+    if {iv.var for iv in block.iter_vars} & variables_of(loop.extent):
+        return stmt
+    inner = SBlockRealize(stmt.iter_values, stmt.predicate, changed_block(block, body=loop.body))
+    return thread_loop(loop.loop_var, loop.extent, inner, _BLOCKS, loop.annotations)
 
 
 def _group_of(stmt: tirx.Stmt) -> str | None:

@@ -3,7 +3,7 @@
 A schedule marks a loop over rows, which it leaves serial, with ``"tvm_sparse.split_rows"``: the name of
 the row pointer array, how many entries and rows a group of threads takes, and how many groups a thread
 block has. Runs once blocks are loops. The result does not depend on the order in which blocks run, and
-nothing is updated atomically.
+nothing is updated atomically, except for results that the row itself is added to atomically.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from collections.abc import Callable, Sequence
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Expr, Var
+from tvm.ir import Call, Expr, Var
 from tvm.tirx import For
 
 from ..ir.contents import has_loads, stores_in
 from ..ir.renaming import replace_variables
 from ..ir.statements import as_int64, in_sequence, thread_scope
+from ._layout import count_of_entries
 from ._merge_path import MergePath
 from ._summed_rows import (
+    SummedRow,
     check_places,
-    count_of_entries,
     row_pointers,
     summed_row,
     sums_of,
     with_bounds,
 )
+from .atomic_sums import ATOMIC_ADD
 
 __all__ = ["SPLIT_ROWS", "SplitRows"]
 
@@ -79,6 +81,8 @@ def SplitRows() -> tvm.transform.Pass:
                 sum[0] = sum[0] + part
             C[i] = sum[0]
 
+    Rows that are added to their result atomically are so part by part, without a second kernel.
+
     The shares are those of merge-path partitioning (Merrill and Garland, "Merge-based parallel sparse
     matrix-vector multiplication", SC 2016): many empty rows are as well shared as long ones.
 
@@ -119,12 +123,13 @@ class _Split:
             indptr,
             str(loop.loop_var.ty.dtype),
             as_int64(loop.extent),
-            count_of_entries(func, indptr.name),
+            as_int64(count_of_entries(func, indptr.name)),
             int(work),
         )
         self.row = summed_row(loop.body, indptr)
         check_places(self.row, loop, indptr)
         self.sums = sums_of(self.row)
+        self.adds = _adds_atomically(self.row)
         slots = functools.reduce(
             operator.mul, self.row.outer_extents, as_int64(2) * self.path.shares
         )
@@ -136,7 +141,9 @@ class _Split:
         }
 
     def statements(self) -> tirx.Stmt:
-        """Both kernels, and the memory for what the first leaves to the second."""
+        """Both kernels, and the memory for what the first leaves to the second, if it leaves something."""
+        if self.adds:
+            return self._kernel(self._share)
         memory = [tirx.AllocBuffer(parts) for parts in self.parts.values()]
         return tirx.SeqStmt([*memory, self._kernel(self._share), self._kernel(self._join)])
 
@@ -192,11 +199,10 @@ class _Split:
         begins = self.path.pointer(index) >= first_entry
         ends = index < last_row
         whole = tirx.And(begins, ends)
-        finish = tirx.IfThenElse(
-            whole,
-            in_sequence([self._at(each, index) for each in self.row.after]),
-            self._store_parts(as_int64(2) * share + ends.astype("int64")),
-        )
+        finish = in_sequence([self._at(each, index) for each in self.row.after])
+        if not self.adds:
+            parts = self._store_parts(as_int64(2) * share + ends.astype("int64"))
+            finish = tirx.IfThenElse(whole, finish, parts)
         reduction = self._at(
             with_bounds(self.row.reduction, self.loop.loop_var, self.path.indptr, begin, end), index
         )
@@ -306,6 +312,15 @@ class _Split:
     def _at(self, stmt: tirx.Stmt, row: Expr) -> tirx.Stmt:
         """A statement of the loop for another row."""
         return replace_variables(stmt, {self.loop.loop_var: self.path.place(row)})
+
+
+def _adds_atomically(row: SummedRow) -> bool:
+    """Whether a row does nothing with its sums but add them to its result, in any number of parts."""
+    calls: list[Call] = []
+    for stmt in row.after:
+        tvm_ffi.structural_walk(stmt, (Call, calls.append))
+    stores = any(stores_in(stmt) for stmt in row.after)
+    return not stores and any(call.op.name == ATOMIC_ADD for call in calls)
 
 
 def _size(buffer: Var) -> Expr:

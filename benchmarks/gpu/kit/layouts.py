@@ -12,7 +12,7 @@ import numpy as np
 
 from .graphs import BlockMatrix, Graph
 
-__all__ = ["bsr_arrays", "csr_arrays", "hyb_arrays", "sr_bcrs_arrays"]
+__all__ = ["bsr_arrays", "coo_arrays", "csr_arrays", "hyb_arrays", "sr_bcrs_arrays"]
 
 Arrays = dict[str, "np.ndarray | int"]
 
@@ -23,8 +23,25 @@ def csr_arrays(graph: Graph) -> Arrays:
     return {"indptr": graph.indptr, "indices": graph.indices, **sizes}
 
 
-def hyb_arrays(graph: Graph, values: np.ndarray, widths: Sequence[int], name: str = "a") -> Arrays:
-    """Return a matrix as hyb with one range of columns.
+def coo_arrays(graph: Graph, name: str = "a") -> Arrays:
+    """Return structure and sizes of a matrix whose entries have both coordinates."""
+    return {
+        f"{name}_nnz": graph.entries,
+        f"{name}_indices0": graph.entry_rows().reshape(-1, 1),
+        f"{name}_indices1": graph.indices.reshape(-1, 1, 1),
+        "m": graph.rows,
+        "n": graph.rows,
+    }
+
+
+def hyb_arrays(
+    graph: Graph,
+    values: np.ndarray,
+    widths: Sequence[int],
+    column_parts: int = 1,
+    name: str = "a",
+) -> Arrays:
+    """Return a matrix as hyb.
 
     Parameters
     ----------
@@ -34,25 +51,47 @@ def hyb_arrays(graph: Graph, values: np.ndarray, widths: Sequence[int], name: st
         Of its entries.
     widths : sequence of int
         Of the buckets, rising; the last one takes longer rows in pieces.
+    column_parts : int
+        Ranges of columns; in each, a row goes by its entries there.
     name : str
         Of the kernel's parameter.
     """
-    lengths = np.diff(graph.indptr)
-    empty = np.flatnonzero(lengths == 0)
-    none = (empty.size, 1, 0)
-    arrays = _bucket(f"{name}_w0", empty, np.zeros(none, values.dtype), np.zeros(none, np.int32))
+    arrays: Arrays = {"m": graph.rows, "n": graph.rows}
+    given, values = _by_ranges(graph, values, column_parts)
+    lengths = np.diff(given.indptr)
+    under_row = (1,) if column_parts == 1 else ()
+    if column_parts == 1:
+        empty = np.flatnonzero(lengths == 0)
+        none = (empty.size, 1, 0)
+        arrays |= _bucket(f"{name}_w0", empty, np.zeros(none, values.dtype), np.zeros(none, "i4"))
     chosen = np.minimum(np.searchsorted(widths, lengths), len(widths) - 1)
     for number, width in enumerate(widths):
         rows = np.flatnonzero((chosen == number) & (lengths > 0))
         last = number == len(widths) - 1
         pieces = -(-lengths[rows] // width) if last else np.ones(rows.size, np.int64)
-        shape = (int(pieces.sum()), width) if last else (rows.size, 1, width)
+        shape = (int(pieces.sum()), width) if last else (rows.size, *under_row, width)
         key = f"{name}_w{width}"
-        arrays |= _bucket(key, rows, *_padded(graph, values, rows, pieces, width, shape))
+        padded = _padded(given, values, rows, pieces, graph.rows, shape)
+        arrays |= _bucket(key, rows % max(graph.rows, 1), *padded)
+        if column_parts > 1:
+            arrays[f"{key}_row_indices"] = arrays[f"{key}_row_indices"].reshape(-1)
+            begins = np.searchsorted(rows, np.arange(column_parts + 1) * graph.rows)
+            arrays[f"{key}_part_indptr"] = begins.astype(np.int32)
         if last:
             arrays[f"{key}_indptr"] = np.concatenate([[0], np.cumsum(pieces)]).astype(np.int32)
             arrays[f"{key}_pieces"] = int(pieces.sum())
-    return {**arrays, "m": graph.rows, "n": graph.rows}
+    return arrays
+
+
+def _by_ranges(graph: Graph, values: np.ndarray, column_parts: int) -> tuple[Graph, np.ndarray]:
+    """Count the rows of each range of columns as rows of their own, the first range first."""
+    part = graph.indices // max(1, -(-graph.rows // column_parts))
+    order = np.argsort(part, kind="stable")
+    keys = part.astype(np.int64) * graph.rows + graph.entry_rows()
+    lengths = np.bincount(keys, minlength=column_parts * graph.rows)
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    rows = column_parts * graph.rows
+    return Graph(graph.name, rows, indptr, graph.indices[order]), values[order]
 
 
 def bsr_arrays(matrix: BlockMatrix, name: str = "a") -> Arrays:
@@ -109,16 +148,16 @@ def _padded(
     values: np.ndarray,
     rows: np.ndarray,
     pieces: np.ndarray,
-    width: int,
+    columns: int,
     shape: tuple[int, ...],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return values and indices of some rows, each in as many slots as its pieces have."""
-    lengths = np.diff(graph.indptr)[rows]
+    lengths, width = np.diff(graph.indptr)[rows], shape[-1]
     within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     entries = np.repeat(graph.indptr[rows].astype(np.int64), lengths) + within
     slots = np.repeat((np.cumsum(pieces) - pieces) * width, lengths) + within
     packed = np.zeros(shape, values.dtype)
-    indices = np.full(shape, graph.rows, np.int32)
+    indices = np.full(shape, columns, np.int32)
     packed.reshape(-1)[slots] = values[entries]
     indices.reshape(-1)[slots] = graph.indices[entries]
     return packed, indices

@@ -23,7 +23,7 @@ import numpy as np
 from . import problems
 from .contenders import OURS, PEER, TILE, Contender, Problem, measured, our_contenders
 from .graphs import BlockMatrix, Graph, block_matrix, scattered
-from .layouts import bsr_arrays, csr_arrays, hyb_arrays, sr_bcrs_arrays
+from .layouts import bsr_arrays, coo_arrays, csr_arrays, hyb_arrays, sr_bcrs_arrays
 from .library import Kernel, Kernels
 from .machine import Limits, Machine
 from .peers import available, peers_of
@@ -211,10 +211,12 @@ class Run:
             arrays["a"] = self.machine.padded(problem.arrays["a"], arrays["a"])
         elif "widths" in kernel.layout:
             places = np.arange(1, data.entries + 1, dtype=np.int32)  # zero is left for padding
-            arrays = hyb_arrays(data, places, kernel.layout["widths"])
-            for width in (0, *kernel.layout["widths"]):
-                name = f"a_w{width}"
+            layout = kernel.layout
+            arrays = hyb_arrays(data, places, layout["widths"], layout["column_parts"])
+            for name in {f"a_w{width}" for width in (0, *layout["widths"])} & arrays.keys():
                 arrays[name] = self.machine.padded(problem.arrays["a"], arrays[name])
+        elif kernel.variant == "coo":
+            arrays = {"a": problem.arrays["a"].reshape(-1, 1, 1), **coo_arrays(data)}
         else:
             arrays = csr_arrays(data)
         return {
