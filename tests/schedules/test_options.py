@@ -18,7 +18,7 @@ BLOCKS = BlockTile.default((16, 16), 64, "float16")
         (
             "spmm",
             {"tile": DOTS},
-            r"tile: expected tvm_sparse.schedules.cuda.RowTile or None, found DotTile\(",
+            r"tile: expected tvm_sparse.*cuda.RowTile or None, found DotTile\(",
         ),
         (
             "spmm",
@@ -41,9 +41,7 @@ def test_other_options_are_refused_by_name(operator, options, message):
 def test_a_cpu_has_options_of_its_own():
     with pytest.raises(TypeError, match=r"share: expected one of the options .* on a CPU \(tile\)"):
         schedules.spmm.build(share=256)
-    with pytest.raises(
-        TypeError, match="tile: expected tvm_sparse.schedules.cpu.RowTile or None, found RowTile"
-    ):
+    with pytest.raises(TypeError, match=r"tile: expected .*cpu.RowTile or None, found RowTile"):
         schedules.spmm.build(tile=ROWS)  # that of CUDA
 
 
