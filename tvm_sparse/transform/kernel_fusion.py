@@ -21,11 +21,11 @@ from ._access import variables_of
 from ._blocks import changed_block
 from .balance import TOGETHER
 
-__all__ = ["FuseKernels"]
+__all__ = ["LEAST_BLOCKS", "FuseKernels"]
 
 _BLOCKS = "blockIdx.x"
 #: Attribute of a kernel: how many of its thread blocks must fit a multiprocessor.
-_LEAST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
+LEAST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
 #: Threads of a multiprocessor that get registers at least, some 80 each.
 _LEAST_THREADS = 768
 
@@ -133,7 +133,7 @@ def _fuse(loops: Sequence[For]) -> tirx.Stmt:
         body = part if body is None else tirx.IfThenElse(block < end, part, body)
     # The assembler would spill registers of the largest part to fit as many blocks as of the smallest.
     least = max(1, _LEAST_THREADS // math.prod(extents.values()))
-    body = tirx.AttrStmt(tirx.const(0, "int32"), _LEAST_BLOCKS, tirx.const(least, "int32"), body)
+    body = tirx.AttrStmt(tirx.const(0, "int32"), LEAST_BLOCKS, tirx.const(least, "int32"), body)
     return _bound_loop(block, ends[-1], body, _BLOCKS)
 
 

@@ -22,6 +22,7 @@ from ..errors import SparseProgramError
 from ..ir.accumulation import Accumulation, accumulation_of, is_accumulation
 from ._layout import count_of_entries
 from .atomic_sums import ATOMIC_ADD
+from .kernel_fusion import LEAST_BLOCKS
 
 __all__ = ["SPLIT_ROWS", "SplitRows"]
 
@@ -163,6 +164,9 @@ class _Split:
                 tirx.IfThenElse(share < self.shares, of_share(share), None),
             ]
         )
+        if self.adds:  # the assembler would spill registers to fit more thread blocks
+            least = tirx.const(1, "int32")
+            body = tirx.AttrStmt(tirx.const(0, "int32"), LEAST_BLOCKS, least, body)
         blocks = tirx.truncdiv(self.shares + (self.groups - 1), _int64(self.groups))
         return _bound(block, blocks, _bound(group, tirx.const(self.groups, "int32"), body))
 
