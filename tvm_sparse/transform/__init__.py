@@ -33,6 +33,7 @@ from .shuffle_masks import NameShuffleMasks
 from .split_rows import SplitRows
 from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
+from .thread_reductions import LowerThreadReductions
 from .unswitch_bounds import UnswitchBounds
 from .vector_tail import PeelVectorTail
 from .widen_bfloat16 import WidenBfloat16
@@ -60,6 +61,7 @@ __all__ = [
     "KeepRolled",
     "LowerSparseBuffer",
     "LowerSparseIteration",
+    "LowerThreadReductions",
     "MaskLanes",
     "MergeOuterLoops",
     "MergeRanges",

@@ -1,0 +1,99 @@
+"""Kernels that are scheduled by hand, with TVM's primitives alone: right, or refused with what to do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from tvm.s_tir import Schedule
+
+import tvm_sparse
+from tests.cuda.emulation import emulated
+from tests.cuda.operator_cases import CUDA, assert_sums, poisoned, power_law, random_values, stored
+from tvm_sparse import SparseProgramError, schedules
+from tvm_sparse.runtime import lower
+from tvm_sparse.script import from_source
+
+X, Y, Z = "threadIdx.x", "threadIdx.y", "threadIdx.z"
+MATRIX = power_law(90, 130)
+DENSE = """
+@S.prim_func
+def dense(a: S.handle, x: S.handle, y: S.handle, m: S.int32):
+    I = S.dense_fixed(m)
+    J = S.dense_fixed({columns})
+    A = S.match_sparse_buffer(a, (I, J), "float32")
+    X = S.match_sparse_buffer(x, (J,), "float32")
+    Y = S.match_sparse_buffer(y, (I,), "float32")
+    with S.sp_iter([I, J], "SR", "dense") as [i, j]:
+        with S.init():
+            Y[i] = 0.0
+        Y[i] = Y[i] + A[i, j] * X[j]
+"""
+
+
+def dense_product(columns: int, lanes: dict[str, int], rows: tuple[str, int] | None = None):
+    """Schedule y = A x: columns over threads by axis, rows over an axis or thread blocks alone."""
+    sch = Schedule(lower(from_source(DENSE.format(columns=columns))))
+    sch.work_on("dense")
+    row, column = sch.get_loops(sch.get_sblock("dense_0"))
+    if rows is None:
+        sch.bind(row, "blockIdx.x")
+    else:
+        outer, inner = sch.split(row, [None, rows[1]])
+        sch.bind(outer, "blockIdx.x")
+        sch.bind(inner, rows[0])
+    for loop, axis in zip(sch.split(column, [None, *lanes.values()])[1:], lanes):
+        sch.bind(loop, axis)
+    return sch
+
+
+def operator(name: str, dtype: str = "float32", features: int | None = None):
+    """Return an operator's schedule with nothing in it, and its loops: over rows, and inside of them."""
+    program = getattr(schedules, name).program(dtype)
+    sch = Schedule(lower(program.specialize({"f": features}) if features else program))
+    sch.work_on(name)
+    (row,) = sch.get_loops(sch.get_sblock(f"{name}_0"))
+    return sch, row, sch.get_loops(sch.get_sblock(f"{name}_1"))
+
+
+def check_spmv(sch) -> None:
+    a, x, y = stored(MATRIX, "float32"), random_values(130, "float32"), poisoned(90, "float32")
+    emulated(sch, CUDA)(a=a.values, x=x, y=y, **a.structure)
+    exact = x.astype("f8")
+    assert_sums(y, a.exact @ exact, abs(a.exact) @ np.abs(exact), "float32")
+
+
+@pytest.mark.parametrize(
+    "columns, lanes, rows",
+    [
+        (64, {X: 32}, (Y, 4)),
+        (64, {X: 8}, (Y, 4)),
+        (64, {X: 64}, (Y, 5)),
+        (32, {X: 32}, (Y, 7)),
+        (33, {X: 32}, (Y, 4)),
+        (64, {Y: 8}, (X, 5)),
+        (64, {X: 16, Z: 4}, (Y, 4)),
+        (200, {X: 96}, None),
+        (200, {Y: 3, X: 32}, None),
+    ],
+)
+def test_sums_over_threads_are_stored_where_there_are_rows_only(columns, lanes, rows):
+    kernel = emulated(dense_product(columns, lanes, rows), CUDA)
+    a, x = random_values((10, columns), "float32"), random_values(columns, "float32")
+    y = poisoned(10, "float32")
+    kernel(a=a, x=x, y=y)
+    assert_sums(y, a.astype("f8") @ x.astype("f8"), abs(a) @ abs(x), "float32")
+
+
+@pytest.mark.parametrize("lanes, group", [(32, 4), (4, 3), (64, 2)])
+def test_dot_products_of_entries_in_groups_are_stored_where_there_are_entries_only(lanes, group):
+    sch, row, loops = operator("sddmm", features=64)
+    entry, feature = loops[-2:]
+    sch.bind(row, "blockIdx.x")
+    sch.bind(sch.split(entry, [None, group])[1], Y)
+    sch.bind(sch.split(feature, [None, lanes])[1], X)
+    a, c = stored(MATRIX, "float32"), poisoned(MATRIX.nnz, "float32")
+    x, y = random_values((90, 64), "float32", 1), random_values((130, 64), "float32", 2)
+    emulated(sch, CUDA)(x=x, y=y, c=c, **a.structure)
+    terms = x.astype("f8")[a.rows] * y.astype("f8")[a.indices]
+    assert_sums(c, terms.sum(1), np.abs(terms).sum(1), "float32")
