@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from tvm.s_tir import Schedule
 
 import tvm_sparse
@@ -97,3 +96,25 @@ def test_dot_products_of_entries_in_groups_are_stored_where_there_are_entries_on
     emulated(sch, CUDA)(x=x, y=y, c=c, **a.structure)
     terms = x.astype("f8")[a.rows] * y.astype("f8")[a.indices]
     assert_sums(c, terms.sum(1), np.abs(terms).sum(1), "float32")
+
+
+@pytest.mark.parametrize(
+    "lanes, count", [({X: 48}, 48), ({X: 20}, 20), ({Y: 5, X: 8}, 40), ({X: 3}, 3)]
+)
+def test_sums_over_numbers_of_threads_that_tvm_does_not_sum_right_are_refused(lanes, count):
+    expected = (
+        rf"block dense_0: expected a power of two up to 32 or a multiple of 32 .* found {count}"
+    )
+    with pytest.raises(SparseProgramError, match=expected):
+        tvm_sparse.compile(dense_product(200, lanes), CUDA)
+
+
+def test_sums_over_a_variable_number_of_threads_are_refused():
+    sch, row, (entry,) = operator("spmv")
+    sch.bind(row, "blockIdx.x")
+    sch.bind(entry, X)
+    expected = (
+        r"block spmv_1: expected a constant number of threads .* loop j, .* threadIdx.x; split"
+    )
+    with pytest.raises(SparseProgramError, match=expected):
+        tvm_sparse.compile(sch, CUDA)

@@ -1,11 +1,13 @@
 """Lower reductions over threads with TVM's pass: what it takes, what it leaves out, what it leaves over.
 
 TVM writes the sum back under the condition that a thread is the first of those that sum, and keeps other
-conditions of a block only where there are several.
+conditions of a block only where there are several. It sums numbers of threads that are no powers of two
+without barriers that it needs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import tvm
@@ -17,6 +19,8 @@ from ..errors import SparseProgramError
 from ..ir.contents import variables_of
 
 __all__ = ["LowerThreadReductions"]
+
+_WARP = 32
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_sparse.LowerThreadReductions")
@@ -46,7 +50,8 @@ class LowerThreadReductions:
     Raises
     ------
     SparseProgramError
-        If TVM can't lower a reduction over threads: every thread would keep a sum of its own.
+        If a reduction is over a number of threads that is not constant, or neither a power of two up to
+        32 nor a multiple of 32, or TVM can't lower it: every thread would keep a sum of its own.
     """
 
     def transform_module(self, module: tvm.IRModule, _context) -> tvm.IRModule:
@@ -54,6 +59,8 @@ class LowerThreadReductions:
         functions = [func for func in module.functions.values() if isinstance(func, tirx.PrimFunc)]
         if not any(_has_threads(func.body) for func in functions):
             return module
+        for func in functions:
+            _check_lanes(func.body)
         lowered = _each_body(module, _repeat_conditions)
         lowered = s_tir.transform.LowerCrossThreadReduction()(lowered)
         lowered = _each_body(lowered, _drop_repeats)
@@ -159,3 +166,23 @@ def _thread_reductions(body: tirx.Stmt) -> list[tuple[str, list[tirx.For]]]:
 
     tvm_ffi.structural_visit(body, [(tirx.For, loop), (s_tir.SBlockRealize, realize)])
     return found
+
+
+def _check_lanes(body: tirx.Stmt) -> None:
+    for name, loops in _thread_reductions(body):
+        lanes = [each for each in loops if str(_tag(each)).startswith("threadIdx")]
+        for each in lanes:
+            if not isinstance(each.extent, tirx.IntImm):
+                raise SparseProgramError(
+                    f"block {name}: expected a constant number of threads to reduce over, found "
+                    f"{each.extent} in loop {each.loop_var.name}, which is bound to {_tag(each)}; split "
+                    "the loop by a constant and bind the inner one, as in "
+                    "schedule.split(loop, [None, 32])"
+                )
+        count = math.prod(int(each.extent) for each in lanes)
+        if count % _WARP and (count > _WARP or count & (count - 1)):
+            names = ", ".join(each.loop_var.name for each in lanes)
+            raise SparseProgramError(
+                f"block {name}: expected a power of two up to {_WARP} or a multiple of {_WARP} threads to "
+                f"reduce over, found {count} of loop {names}; split it by such a number"
+            )
