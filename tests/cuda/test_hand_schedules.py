@@ -118,3 +118,28 @@ def test_sums_over_a_variable_number_of_threads_are_refused():
     )
     with pytest.raises(SparseProgramError, match=expected):
         tvm_sparse.compile(sch, CUDA)
+
+
+def spmv_by_lanes(rows: tuple[str, int], lanes: tuple[str, int]):
+    sch, row, (entry,) = operator("spmv")
+    outer, inner = sch.split(row, [None, rows[1]])
+    sch.bind(outer, "blockIdx.x")
+    sch.bind(inner, rows[0])
+    sch.bind(sch.split(entry, [None, lanes[1]])[1], lanes[0])
+    return sch
+
+
+@pytest.mark.parametrize(
+    "rows, lanes", [((Y, 1), (X, 64)), ((Y, 7), (X, 32)), ((Y, 4), (X, 8)), ((X, 1), (Y, 8))]
+)
+def test_sums_of_rows_over_threads_that_need_no_barrier_or_all_come_by_it(rows, lanes):
+    check_spmv(spmv_by_lanes(rows, lanes))
+
+
+@pytest.mark.parametrize("rows, lanes", [((Y, 4), (X, 64)), ((Y, 7), (X, 96)), ((X, 32), (Y, 8))])
+def test_barriers_that_rows_beyond_the_last_do_not_come_by_are_refused(rows, lanes):
+    expected = (
+        r"function spmv: expected all threads .* threadIdx_[xy] .* differs from thread to thread"
+    )
+    with pytest.raises(SparseProgramError, match=expected):
+        tvm_sparse.compile(spmv_by_lanes(rows, lanes), CUDA)

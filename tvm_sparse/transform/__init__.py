@@ -3,6 +3,7 @@
 from .align_vectors import AlignVectors
 from .balance import BalanceRows, Grain
 from .check_alignment import CheckAlignment
+from .check_barriers import CheckBarriers
 from .compact_allocations import CompactAllocations
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
@@ -45,6 +46,7 @@ __all__ = [
     "BalanceRows",
     "BoundRegisters",
     "CheckAlignment",
+    "CheckBarriers",
     "CheckLaunches",
     "CompactAllocations",
     "DropEmptyLoops",

@@ -14,6 +14,7 @@ from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from .align_vectors import AlignVectors
 from .balance import BalanceRows
 from .check_alignment import CheckAlignment
+from .check_barriers import CheckBarriers
 from .compact_allocations import CompactAllocations
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
@@ -166,6 +167,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         s_tir.transform.InferFragment(),
         s_tir.transform.LowerThreadAllreduce(),
         NameShuffleMasks(),
+        CheckBarriers(),
     ]
     if enabled("tirx.use_async_copy"):
         functions.append(s_tir.transform.InjectPTXAsyncCopy())
