@@ -16,6 +16,7 @@ from ..runtime import Executable, compile, lower, resolve_target
 from ..schedule import SparseSchedule
 from ..schedule.iterations import find_iteration
 from ..schedule.trace import IterationHandle
+from ._options import check_options
 
 __all__ = [
     "build_decomposed",
@@ -26,6 +27,9 @@ __all__ = [
     "schedules_for",
     "variants",
 ]
+
+#: How messages call the kinds of targets.
+_TARGETS = {"llvm": "a CPU", "cuda": "CUDA"}
 
 
 def build_default(
@@ -79,6 +83,7 @@ def scheduled(
     program = _specialized(program, features)
     resolved = resolve_target(target)
     schedules = schedules_for(operator, resolved)
+    check_options(schedules.schedule, options, _TARGETS[resolved.kind.name])
     schedule = Schedule(getattr(schedules, "lowered", lower)(program))
     schedules.schedule(schedule, target=resolved, name=program.name, **options)
     return schedule
@@ -147,6 +152,7 @@ def scheduled_parts(
     _check_flag("deterministic", deterministic)
     resolved = resolve_target(target)
     module = schedules_for(schedules, resolved)
+    check_options(module.schedule, options, _TARGETS[resolved.kind.name])
     is_empty = features == 0 and resolved.kind.name == "cuda" and schedules == "sddmm_parts"
     # Dot products of nothing have no rows to be read from: a kernel for any width computes them.
     program = _specialized(program, None if is_empty else features)

@@ -27,12 +27,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the report; see ``--help``."""
     options = _parse(arguments)
     cases = default_kernels(options.op, options.features, options.dtype, options.index_dtype)
-    work = [
-        (case.name, arch, compiler)
-        for compiler in options.compiler or compilers()
-        for arch in options.arch or ["sm_80", "sm_90"]
-        for case in cases
-    ]
+    arches, names = options.arch or ["sm_80", "sm_90"], options.compiler or list(compilers())
+    work = [(case.name, arches, names) for case in cases]
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)  # before the work, in case it can't be made
     rows = _measure_all(work, options.jobs)
     console = Console(width=None if sys.stdout.isatty() else 200)
     for table in tables(rows):
@@ -41,18 +39,20 @@ def main(arguments: list[str] | None = None) -> int:
         for what in row["failures"]:
             console.print(f"{row['name']}, {row['arch']}, {row['compiler']}: {what}", style="red")
     if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
         (options.out / "cuda_report.json").write_text(json.dumps(rows, indent=1))
         (options.out / "cuda_report.md").write_text(markdown(rows))
     return int(any(row["failures"] for row in rows))
 
 
-def _measure_all(work: list[tuple[str, str, str]], jobs: int) -> list[dict]:
+def _measure_all(work: list[tuple[str, list[str], list[str]]], jobs: int) -> list[dict]:
+    """Return rows by compiler and architecture, in the order of the work."""
     if jobs == 1:
-        return [measure_named(item) for item in track(work, transient=True)]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context) as pool:
-        return list(track(pool.map(measure_named, work), total=len(work), transient=True))
+        found = [measure_named(item) for item in track(work, transient=True)]
+    else:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(jobs, context) as pool:
+            found = list(track(pool.map(measure_named, work), total=len(work), transient=True))
+    return [row for alike in zip(*found) for row in alike]
 
 
 def _width(text: str) -> int:

@@ -6,6 +6,7 @@ memory, occupancy, access widths and, where an entry has a minimum, the cost of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -42,21 +43,41 @@ def measure(case: KernelCase, arch: str, compiler: str) -> dict[str, Any]:
     dict
         ``name, arch, compiler``, ``kernels`` and ``failures``: claims that don't hold, as text.
     """
-    row: dict[str, Any] = {"name": case.name, "arch": arch, "compiler": compiler, "kernels": []}
-    try:
-        code = device_code(case.build(), arch)
-        row["kernels"] = kernel_facts(code, compilers()[compiler](code.source, arch), arch, case)
-        row["failures"] = failures(case, row["kernels"])
-    except Exception as error:  # one that fails shall not hide the others
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        row["failures"] = [f"does not compile: {first}"]
+    (row,) = _rows(case, [arch], [compiler])
     return row
 
 
-def measure_named(item: tuple[str, str, str]) -> dict[str, Any]:
-    """Measure the case of a name, for an architecture and with a compiler."""
-    name, arch, compiler = item
-    return measure(find_kernel(name), arch, compiler)
+def measure_named(item: tuple[str, Sequence[str], Sequence[str]]) -> list[dict[str, Any]]:
+    """Measure the case of a name for architectures with compilers; each of the former lowers it once."""
+    name, arches, names = item
+    return _rows(find_kernel(name), arches, names)
+
+
+def _rows(case: KernelCase, arches: Sequence[str], names: Sequence[str]) -> list[dict[str, Any]]:
+    rows = []
+    for arch in arches:
+        code = _device_code(case, arch)
+        for name in names:
+            row: dict[str, Any] = {"name": case.name, "arch": arch, "compiler": name, "kernels": []}
+            try:
+                if isinstance(code, Exception):
+                    raise code
+                row["kernels"] = kernel_facts(
+                    code, compilers()[name](code.source, arch), arch, case
+                )
+                row["failures"] = failures(case, row["kernels"])
+            except Exception as error:  # one that fails shall not hide the others
+                first = (str(error).splitlines() or [type(error).__name__])[0]
+                row["failures"] = [f"does not compile: {first}"]
+            rows.append(row)
+    return rows
+
+
+def _device_code(case: KernelCase, arch: str) -> DeviceCode | Exception:
+    try:
+        return device_code(case.build(), arch)
+    except Exception as error:
+        return error
 
 
 def kernel_facts(

@@ -99,12 +99,14 @@ def schedule(
     Raises
     ------
     ValueError
-        If a part is of another kind than those above, or is not deterministic and should be.
+        If a part is of another kind than those above, or is not deterministic and should be, or the tile
+        is for no part.
     """
     del target
     names = block_names(sch)
     row_tile = tile if isinstance(tile, RowTile) else None
     block_tile = None if isinstance(tile, RowTile) else tile
+    _check_tile(tile, [takes(sch, f"{name}_{part}") for part in parts])
     for part in parts:
         iteration = f"{name}_{part}"
         found = part_blocks(sch, names, iteration)
@@ -119,6 +121,13 @@ def schedule(
             rows = _Rows.of(sch, found, part)
             rows.schedule(row_tile or rows.default_tile, share, (groups or {}).get(part, part))
     bind_others(sch, [f"{name}_{part}" for part in parts])
+
+
+def _check_tile(tile: RowTile | BlockTile | BlockRowsTile | None, of_blocks: list[bool]) -> None:
+    """Refuse a tile that no part takes; `of_blocks` says which are parts of blocks."""
+    if tile is not None and set(of_blocks) == {isinstance(tile, RowTile)}:
+        wanted = "BlockTile or BlockRowsTile" if of_blocks[0] else "RowTile"
+        raise ValueError(f"tile: expected a {wanted} for these formats, found {tile!r}")
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from ._summed_rows import (
     with_bounds,
 )
 from .atomic_sums import ATOMIC_ADD
+from .kernel_fusion import LEAST_BLOCKS
 
 __all__ = ["SPLIT_ROWS", "SplitRows"]
 
@@ -157,6 +158,9 @@ class _Split:
                 tirx.IfThenElse(share < self.path.shares, of_share(share), None),
             ]
         )
+        if self.adds:  # the assembler would spill registers to fit more thread blocks
+            least = tirx.const(1, "int32")
+            body = tirx.AttrStmt(tirx.const(0, "int32"), LEAST_BLOCKS, least, body)
         blocks = tirx.truncdiv(self.path.shares + (self.groups - 1), as_int64(self.groups))
         body = thread_scope(group, tirx.const(self.groups, "int32"), body, "threadIdx.y")
         return thread_scope(block, blocks, body, "blockIdx.x")
