@@ -138,8 +138,64 @@ def test_sums_of_rows_over_threads_that_need_no_barrier_or_all_come_by_it(rows, 
 
 @pytest.mark.parametrize("rows, lanes", [((Y, 4), (X, 64)), ((Y, 7), (X, 96)), ((X, 32), (Y, 8))])
 def test_barriers_that_rows_beyond_the_last_do_not_come_by_are_refused(rows, lanes):
-    expected = (
-        r"function spmv: expected all threads .* threadIdx_[xy] .* differs from thread to thread"
-    )
+    expected = r"function spmv: expected all threads .* threadIdx_[xy].*, which differs from thread"
     with pytest.raises(SparseProgramError, match=expected):
         tvm_sparse.compile(spmv_by_lanes(rows, lanes), CUDA)
+
+
+def bound_twice(how: str):
+    if how == "rows over blocks":
+        sch, row, _ = operator("spmv")
+        pair = sch.split(row, [None, 8])
+    elif how == "rows and features over blocks":
+        sch, row, (entry, feature) = operator("spmm", features=64)
+        sch.reorder(feature, entry)
+        pair = row, feature
+    elif how == "rows and features over threads":
+        sch, row, (entry, feature) = operator("spmm", features=64)
+        sch.reorder(feature, entry)
+        outer, inner = sch.split(row, [None, 64])
+        sch.bind(outer, "blockIdx.x")
+        pair = inner, feature
+    else:  # rows and entries over threads
+        sch, row, (entry,) = operator("spmv")
+        outer, inner = sch.split(row, [None, 32])
+        sch.bind(outer, "blockIdx.x")
+        pair = inner, sch.split(entry, [None, 8])[1]
+    axis = "blockIdx.x" if how.endswith("blocks") else X
+    for loop in pair:
+        sch.bind(loop, axis)
+    return sch
+
+
+@pytest.mark.parametrize(
+    "how, loops",
+    [
+        ("rows over blocks", ("i_1", "i_0")),
+        ("rows and features over blocks", ("k", "i")),
+        ("rows and features over threads", ("k", "i_1")),
+        ("rows and entries over threads", ("j_1", "i_1")),
+    ],
+)
+def test_nested_loops_over_one_axis_are_refused(how, loops):
+    axis = "blockIdx.x" if how.endswith("blocks") else X
+    expected = rf"loop {loops[0]} is bound to {axis}, and so is loop {loops[1]} around it"
+    with pytest.raises(SparseProgramError, match=expected):
+        tvm_sparse.compile(bound_twice(how), CUDA)
+
+
+def test_virtual_threads_around_threads_are_no_axis_of_their_own():
+    sch, row, _ = operator("spmv")
+    outer, virtual, inner = sch.split(row, [None, 2, 8])
+    for loop, axis in ((outer, "blockIdx.x"), (virtual, "vthread.x"), (inner, X)):
+        sch.bind(loop, axis)
+    check_spmv(sch)
+
+
+def test_parallel_loops_are_refused_for_cuda():
+    sch, row, _ = operator("spmv")
+    sch.parallel(row)
+    with pytest.raises(
+        SparseProgramError, match=r'loop i is parallel.*schedule\.bind\(loop, "blockI'
+    ):
+        tvm_sparse.compile(sch, CUDA)

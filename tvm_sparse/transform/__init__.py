@@ -4,6 +4,7 @@ from .align_vectors import AlignVectors
 from .balance import BalanceRows, Grain
 from .check_alignment import CheckAlignment
 from .check_barriers import CheckBarriers
+from .check_threads import CheckThreads
 from .compact_allocations import CompactAllocations
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
@@ -48,6 +49,7 @@ __all__ = [
     "CheckAlignment",
     "CheckBarriers",
     "CheckLaunches",
+    "CheckThreads",
     "CompactAllocations",
     "DropEmptyLoops",
     "FitStack",

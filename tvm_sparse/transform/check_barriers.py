@@ -82,9 +82,10 @@ def _check(body: tirx.Stmt, name: str, varying: _Varying) -> None:
 
     def refuse(node: tirx.Stmt, deciding: Expr, what: str) -> None:
         if varying.has(deciding) and _waits(node):
+            found = varying.written_out(deciding)
             raise SparseProgramError(
                 f"function {name}: expected all threads of a block to come by each barrier, found one "
-                f"{what} {varying.written_out(deciding)}, which differs from thread to thread; reduce over a power of two up to "
+                f"{what} {found}, which differs from thread to thread; reduce over a power of two up to "
                 "32 of threadIdx.x, which needs no barrier, give blocks of threads one row each, or put "
                 "shared memory outside of loops that are split unevenly over threads"
             )

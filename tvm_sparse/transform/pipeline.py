@@ -15,6 +15,7 @@ from .align_vectors import AlignVectors
 from .balance import BalanceRows
 from .check_alignment import CheckAlignment
 from .check_barriers import CheckBarriers
+from .check_threads import CheckThreads
 from .compact_allocations import CompactAllocations
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
@@ -90,6 +91,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
     enabled = lambda name: bool(config.get(name, False))  # noqa: E731
     blocks = [
         LowerSparseBuffer(),
+        CheckThreads(),
         RefusePartialCopies(),
         MergeOuterLoops(),
         FuseKernels(),
