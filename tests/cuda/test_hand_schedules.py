@@ -199,3 +199,79 @@ def test_parallel_loops_are_refused_for_cuda():
         SparseProgramError, match=r'loop i is parallel.*schedule\.bind\(loop, "blockI'
     ):
         tvm_sparse.compile(sch, CUDA)
+
+
+def product_by_features(dtype: str = "float32"):
+    """Schedule C = A B: rows over thread blocks, 64 features over threads."""
+    sch, row, (entry, feature) = operator("spmm", dtype, 64)
+    sch.reorder(feature, entry)
+    sch.bind(row, "blockIdx.x")
+    sch.bind(feature, X)
+    return sch, sch.get_sblock("spmm_1"), row, feature
+
+
+def test_a_copy_of_one_thread_is_right_inside_of_the_loop_over_threads():
+    sch, sums, _, feature = product_by_features()
+    sch.reverse_compute_at(sch.cache_write(sums, 0, "local"), feature)
+    a, b, c = (
+        stored(MATRIX, "float32"),
+        random_values((130, 64), "float32"),
+        poisoned((90, 64), "float32"),
+    )
+    emulated(sch, CUDA)(a=a.values, b=b, c=c, **a.structure)
+    exact = b.astype("f8")
+    assert_sums(c, a.exact @ exact, abs(a.exact) @ np.abs(exact), "float32")
+
+
+def test_a_copy_of_one_thread_that_others_would_read_is_refused():
+    sch, sums, _, _ = product_by_features()
+    sch.cache_write(sums, 0, "local")
+    expected = r"buffer 'C_local' is local.*outside of loop k, which is bound to threadIdx.x"
+    with pytest.raises(SparseProgramError, match=expected):
+        tvm_sparse.compile(sch, CUDA)
+
+
+def test_sums_of_one_thread_that_others_would_round_are_refused():
+    sch, sums, row, _ = product_by_features("float16")
+    sch.set_scope(sums, 0, "local")
+    rounding = sch.get_sblock("spmm_cast_0")
+    sch.reverse_compute_at(rounding, row)
+    sch.bind(sch.split(sch.get_loops(rounding)[-1], [None, 4])[0], X)
+    with pytest.raises(SparseProgramError, match="buffer 'C_sum_local' is local, of one thread"):
+        tvm_sparse.compile(sch, CUDA)
+
+
+def test_a_buffer_larger_than_the_memory_of_a_thread_is_refused():
+    sch, row, (entry, feature) = operator("spmm", features=2**17 + 1)
+    sch.reorder(feature, entry)
+    sch.bind(row, "blockIdx.x")
+    sch.cache_write(sch.get_sblock("spmm_1"), 0, "local")
+    with pytest.raises(
+        SparseProgramError, match=r"'C_local' .* at most 524288 bytes, found 524292"
+    ):
+        tvm_sparse.compile(sch, CUDA)
+
+
+def test_a_buffer_of_variable_size_in_a_kernel_is_refused():
+    sch, sums, _, feature = product_by_features()
+    sch.compute_at(sch.cache_read(sums, 1, "local"), feature)
+    with pytest.raises(SparseProgramError, match="'A_local' is local: expected a constant size"):
+        tvm_sparse.compile(sch, CUDA)
+
+
+def test_global_memory_inside_of_a_kernel_is_refused():
+    sch, row, (entry,) = operator("spmv")
+    sch.bind(row, "blockIdx.x")
+    sch.rfactor(sch.split(entry, [None, 32])[1], 0)
+    with pytest.raises(
+        SparseProgramError, match=r"buffer 'Y\.rf' .* kernels can't allocate global"
+    ):
+        tvm_sparse.compile(sch, CUDA)
+
+
+def test_the_block_that_rounds_to_half_precision_is_named_with_the_result():
+    sch, row, _ = operator("spmm", "float16", 64)
+    sch.bind(row, "blockIdx.x")
+    expected = r"'C' is written outside of a kernel, by the block that rounds it, .*'C_sum'; bind"
+    with pytest.raises(SparseProgramError, match=expected):
+        tvm_sparse.compile(sch, CUDA)

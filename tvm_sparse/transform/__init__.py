@@ -4,6 +4,7 @@ from .align_vectors import AlignVectors
 from .balance import BalanceRows, Grain
 from .check_alignment import CheckAlignment
 from .check_barriers import CheckBarriers
+from .check_locals import CheckLocals, CheckLocalSizes
 from .check_threads import CheckThreads
 from .compact_allocations import CompactAllocations
 from .empty_loops import DropEmptyLoops
@@ -49,6 +50,8 @@ __all__ = [
     "CheckAlignment",
     "CheckBarriers",
     "CheckLaunches",
+    "CheckLocalSizes",
+    "CheckLocals",
     "CheckThreads",
     "CompactAllocations",
     "DropEmptyLoops",

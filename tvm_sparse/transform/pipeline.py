@@ -15,6 +15,7 @@ from .align_vectors import AlignVectors
 from .balance import BalanceRows
 from .check_alignment import CheckAlignment
 from .check_barriers import CheckBarriers
+from .check_locals import CheckLocals, CheckLocalSizes
 from .check_threads import CheckThreads
 from .compact_allocations import CompactAllocations
 from .empty_loops import DropEmptyLoops
@@ -103,9 +104,11 @@ def _passes(config) -> list[tvm.transform.Pass]:
         s_tir.transform.LowerInitBlock(),
         s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
         s_tir.transform.ConvertBlocksToOpaque(),
+        CheckLocals(),
         s_tir.transform.LiftThreadBinding(),
         s_tir.transform.ManifestSharedMemoryLocalStage(),
         CompactAllocations(),
+        CheckLocalSizes(),
         s_tir.transform.LowerAutoCopy(),
         s_tir.transform.UnifyThreadBinding(),
         s_tir.transform.LowerMatchBuffer(),
