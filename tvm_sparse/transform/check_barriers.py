@@ -38,14 +38,15 @@ def CheckBarriers() -> tvm.transform.Pass:
     -----
     Fine::
 
-        y = T.launch_thread("threadIdx.y", 4)
-        if T.launch_thread("blockIdx.x", m) < n:
+        row = T.launch_thread("blockIdx.x", 4096)
+        if row < m:
             T.tvm_storage_sync("shared")
 
     and refused::
 
-        y = T.launch_thread("threadIdx.y", 4)
-        if blockIdx_x * 4 + y < n:
+        block = T.launch_thread("blockIdx.x", 1024)
+        row = T.launch_thread("threadIdx.y", 4)
+        if block * 4 + row < m:
             T.tvm_storage_sync("shared")
 
     Examples
