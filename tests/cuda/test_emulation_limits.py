@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.cuda.emulation import EmulationError, emulated_source
+from tests.cuda.emulation import EmulationError, compiler, emulated_source
 from tests.cuda.small_kernels import empty, launcher
 
 PLAIN = """
@@ -105,3 +105,11 @@ def test_instructions_without_emulation_are_named():
         emulated_source(
             '__device__ void f() { asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(0)); }'
         )
+
+
+def test_a_text_that_takes_too_long_to_compile_is_given_up(monkeypatch):
+    run = launcher(PLAIN)
+    run("", 1, 1, empty(1))
+    monkeypatch.setattr(compiler, "_SECONDS", 0.01)
+    with pytest.raises(RuntimeError, match=r"the C\+\+ compiler took more than 0\.01 seconds"):
+        run("__launch_bounds__(7)", 1, 1, empty(1))

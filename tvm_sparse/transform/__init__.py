@@ -3,6 +3,9 @@
 from .align_vectors import AlignVectors
 from .balance import BalanceRows, Grain
 from .check_alignment import CheckAlignment
+from .check_barriers import CheckBarriers
+from .check_locals import CheckLocals, CheckLocalSizes
+from .check_threads import CheckThreads
 from .compact_allocations import CompactAllocations
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
@@ -33,6 +36,7 @@ from .shuffle_masks import NameShuffleMasks
 from .split_rows import SplitRows
 from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
+from .thread_reductions import LowerThreadReductions
 from .unswitch_bounds import UnswitchBounds
 from .vector_tail import PeelVectorTail
 from .widen_bfloat16 import WidenBfloat16
@@ -44,7 +48,11 @@ __all__ = [
     "BalanceRows",
     "BoundRegisters",
     "CheckAlignment",
+    "CheckBarriers",
     "CheckLaunches",
+    "CheckLocalSizes",
+    "CheckLocals",
+    "CheckThreads",
     "CompactAllocations",
     "DropEmptyLoops",
     "FitStack",
@@ -60,6 +68,7 @@ __all__ = [
     "KeepRolled",
     "LowerSparseBuffer",
     "LowerSparseIteration",
+    "LowerThreadReductions",
     "MaskLanes",
     "MergeOuterLoops",
     "MergeRanges",

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import DataType, tirx
 from tvm.ir import Call, Expr, StringImm, TensorLoad, Var
 from tvm.sym import Analyzer
 
 from ..errors import SparseProgramError
+from ..ir.contents import loads_in
 from ._tile_loops import dtype_of
 
 __all__ = ["CheckLaunches"]
@@ -107,13 +108,26 @@ def _refuse_host_access(body: tirx.Stmt, name: str) -> None:
     def refuse(access: TensorLoad | tirx.BufferStore) -> None:
         loads = isinstance(access, TensorLoad)
         buffer = access.source if loads else access.buffer
+        rounded = "" if loads else _rounded(access)
         raise SparseProgramError(
             f"function {name}: buffer {buffer.name!r} is {'read' if loads else 'written'} outside of a "
-            "kernel; bind the loops of each block to threads of the GPU, as in "
+            f"kernel{rounded}; bind the loops of each block to threads of the GPU, as in "
             'schedule.bind(loop, "blockIdx.x")'
         )
 
-    tvm_ffi.structural_walk(body, [(TensorLoad, refuse), (tirx.BufferStore, refuse)])
+    handlers = [(TensorLoad, refuse), (tirx.BufferStore, refuse)]
+    tvm_ffi.structural_walk(body, handlers, order="pre")
+
+
+def _rounded(store: tirx.BufferStore) -> str:
+    """Say which sums a store rounds to half precision: blocks that no program has do that."""
+    loads = loads_in(store.value)
+    if len(loads) != 1 or DataType(str(store.buffer.ty.dtype)).itemsize != 2:
+        return ""
+    sums = loads[0].source
+    if str(sums.ty.dtype) != "float32":
+        return ""
+    return f", by the block that rounds it, which follows the sums in float32, {sums.name!r}"
 
 
 def _launch_extents(value: Expr) -> dict[str, Expr]:

@@ -11,11 +11,12 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
-from ..errors import SparseProgramError
-from ..ir.contents import variables_of
 from .align_vectors import AlignVectors
 from .balance import BalanceRows
 from .check_alignment import CheckAlignment
+from .check_barriers import CheckBarriers
+from .check_locals import CheckLocals, CheckLocalSizes
+from .check_threads import CheckThreads
 from .compact_allocations import CompactAllocations
 from .empty_loops import DropEmptyLoops
 from .fit_stack import FitStack
@@ -41,6 +42,7 @@ from .shuffle_masks import NameShuffleMasks
 from .split_rows import SplitRows
 from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
+from .thread_reductions import LowerThreadReductions
 from .unswitch_bounds import UnswitchBounds
 from .vector_tail import PeelVectorTail
 from .widen_bfloat16 import WidenBfloat16
@@ -59,58 +61,6 @@ def tvm_sparse_pipeline():
         return tvm.ir.transform.Sequential(_passes(config))(module)
 
     return pipeline, finalize_host_passes, finalize_device_passes
-
-
-@tvm.transform.module_pass(opt_level=0, name="tvm_sparse.LowerThreadReductions")
-class _LowerThreadReductions:
-    """TVM's lowering of reductions over threads, for modules that have threads.
-
-    It looks at every reduction, and refuses nested blocks with memory of their own, as searches are.
-    """
-
-    def transform_module(self, module: tvm.IRModule, _context) -> tvm.IRModule:
-        bound: list[tirx.For] = []
-
-        def note(loop: tirx.For) -> None:
-            if loop.kind == tirx.ForKind.THREAD_BINDING:
-                bound.append(loop)
-
-        for func in module.functions.values():
-            if isinstance(func, tirx.PrimFunc):
-                tvm_ffi.structural_walk(func.body, (tirx.For, note))
-        if not bound:
-            return module
-        lowered = s_tir.transform.LowerCrossThreadReduction()(module)
-        for func in lowered.functions.values():
-            if isinstance(func, tirx.PrimFunc):
-                _check_thread_reductions(func.body, [])
-        return lowered
-
-
-def _check_thread_reductions(body: tirx.Stmt, loops: list[tirx.For]) -> None:
-    """Refuse reductions over threads that were left as they are: each thread would keep its own sum."""
-
-    def loop(node: tirx.For, _visitor) -> None:
-        _check_thread_reductions(node.body, [*loops, node])
-
-    def realize(node: s_tir.SBlockRealize, _visitor) -> None:
-        reduced = [
-            value
-            for iv, value in zip(node.block.iter_vars, node.iter_values)
-            if iv.iter_type == tirx.IterVar.CommReduce
-        ]
-        used = set().union(*map(variables_of, reduced))
-        for each in loops:
-            is_thread = each.kind == tirx.ForKind.THREAD_BINDING
-            if node.block.init is not None and is_thread and each.loop_var in used:
-                raise SparseProgramError(
-                    f"block {node.block.name_hint}: its reduction over {each.loop_var.name}, which is "
-                    f"bound to {each.thread_binding.thread_tag}, can't be lowered; keep its loops next to "
-                    "each other and their bindings affine"
-                )
-        _check_thread_reductions(node.block.body, [])
-
-    tvm_ffi.structural_visit(body, [(tirx.For, loop), (s_tir.SBlockRealize, realize)])
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_sparse.RewriteStorage")
@@ -142,20 +92,23 @@ def _passes(config) -> list[tvm.transform.Pass]:
     enabled = lambda name: bool(config.get(name, False))  # noqa: E731
     blocks = [
         LowerSparseBuffer(),
+        CheckThreads(),
         RefusePartialCopies(),
         MergeOuterLoops(),
         FuseKernels(),
         HoistReductionInit(),
         DropEmptyLoops(),
         s_tir.transform.CanonicalizeLoop(),
-        _LowerThreadReductions(),
+        LowerThreadReductions(),
         NarrowThreads(),
         s_tir.transform.LowerInitBlock(),
         s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
         s_tir.transform.ConvertBlocksToOpaque(),
+        CheckLocals(),
         s_tir.transform.LiftThreadBinding(),
         s_tir.transform.ManifestSharedMemoryLocalStage(),
         CompactAllocations(),
+        CheckLocalSizes(),
         s_tir.transform.LowerAutoCopy(),
         s_tir.transform.UnifyThreadBinding(),
         s_tir.transform.LowerMatchBuffer(),
@@ -219,6 +172,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         s_tir.transform.InferFragment(),
         s_tir.transform.LowerThreadAllreduce(),
         NameShuffleMasks(),
+        CheckBarriers(),
     ]
     if enabled("tirx.use_async_copy"):
         functions.append(s_tir.transform.InjectPTXAsyncCopy())

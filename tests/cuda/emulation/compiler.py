@@ -11,6 +11,7 @@ import functools
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -30,6 +31,8 @@ _RUNTIME = (
     "overflow.cpp",
     "async_copies.cpp",
 )
+#: Time that one call of the compiler may take; kernels take a small part of it.
+_SECONDS = 300
 _COMMON = ["-std=c++17", "-fPIC", "-w", "-ffp-contract=off", "-fno-strict-aliasing"]
 _KERNEL = [
     *_COMMON,
@@ -144,6 +147,20 @@ def _libraries() -> list[str]:
 
 
 def _run(arguments: list[str]) -> None:
-    done = subprocess.run([_compiler(), *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"emulation: the C++ compiler refused\n{done.stderr[:6000]}")
+    started = subprocess.Popen(
+        [_compiler(), *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with started:
+        try:
+            _, complaints = started.communicate(timeout=_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            os.killpg(started.pid, signal.SIGKILL)  # with the compiler proper, which g++ starts
+            raise RuntimeError(
+                f"emulation: the C++ compiler took more than {_SECONDS} seconds; is an array too large?"
+            ) from error
+    if started.returncode:
+        raise RuntimeError(f"emulation: the C++ compiler refused\n{complaints[:6000]}")
