@@ -2,6 +2,7 @@
 
 from .align_vectors import AlignVectors
 from .balance import BalanceRows, Grain
+from .spell_infinities import SpellInfinities
 from .check_alignment import CheckAlignment
 from .compact_allocations import CompactAllocations
 from .empty_loops import DropEmptyLoops
@@ -43,6 +44,7 @@ __all__ = [
     "AlignVectors",
     "BalanceRows",
     "BoundRegisters",
+    "SpellInfinities",
     "CheckAlignment",
     "CheckLaunches",
     "CompactAllocations",

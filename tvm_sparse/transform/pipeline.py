@@ -15,6 +15,7 @@ from ..errors import SparseProgramError
 from ..ir.contents import variables_of
 from .align_vectors import AlignVectors
 from .balance import BalanceRows
+from .spell_infinities import SpellInfinities
 from .check_alignment import CheckAlignment
 from .compact_allocations import CompactAllocations
 from .empty_loops import DropEmptyLoops
@@ -204,6 +205,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         FitStack(),
         AlignVectors(),
         WidenBfloat16(),
+        SpellInfinities(),
         KeepRolled(),
         NarrowCounters(),
     ]
