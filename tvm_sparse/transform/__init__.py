@@ -2,7 +2,6 @@
 
 from .align_vectors import AlignVectors
 from .balance import BalanceRows, Grain
-from .spell_infinities import SpellInfinities
 from .check_alignment import CheckAlignment
 from .compact_allocations import CompactAllocations
 from .empty_loops import DropEmptyLoops
@@ -31,6 +30,7 @@ from .round_rows import RoundRows
 from .separate_searches import SeparateSearches
 from .share_inner import ShareInner
 from .shuffle_masks import NameShuffleMasks
+from .spell_infinities import SpellInfinities
 from .split_rows import SplitRows
 from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
@@ -44,7 +44,6 @@ __all__ = [
     "AlignVectors",
     "BalanceRows",
     "BoundRegisters",
-    "SpellInfinities",
     "CheckAlignment",
     "CheckLaunches",
     "CompactAllocations",
@@ -73,6 +72,7 @@ __all__ = [
     "SeparateSearches",
     "ShareInner",
     "SkipPaddingTests",
+    "SpellInfinities",
     "SplitRows",
     "StackLocals",
     "SumLanes",

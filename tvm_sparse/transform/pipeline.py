@@ -15,7 +15,6 @@ from ..errors import SparseProgramError
 from ..ir.contents import variables_of
 from .align_vectors import AlignVectors
 from .balance import BalanceRows
-from .spell_infinities import SpellInfinities
 from .check_alignment import CheckAlignment
 from .compact_allocations import CompactAllocations
 from .empty_loops import DropEmptyLoops
@@ -39,6 +38,7 @@ from .reduction_init import HoistReductionInit
 from .register_bounds import BoundRegisters
 from .share_inner import ShareInner
 from .shuffle_masks import NameShuffleMasks
+from .spell_infinities import SpellInfinities
 from .split_rows import SplitRows
 from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
