@@ -176,3 +176,27 @@ def test_sddmm_over_blocks(dtype, features):
         i, j = found.coordinates
         terms = x.astype("f8")[i] * y.astype("f8")[j]
         assert_sums(found.values, terms.sum(1), np.abs(terms).sum(1), dtype)
+
+
+@pytest.mark.parametrize(
+    "name, dtype, features",
+    [
+        ("dia", "int8", 64),
+        ("dia", "int32", 256),
+        ("dia", "int64", 64),
+        ("ell", "int32", 64),
+        ("ell", "int8", 256),
+        ("hyb_parts", "int32", 64),
+    ],
+)
+def test_padding_of_integers_loads_no_row(name, dtype, features):
+    case = FORMATS[name]
+    matrix = sp.random(131, 67, 0.08, "csr", dtype="f4", random_state=7)
+    matrix.data = np.round(4 * matrix.data) - 2
+    program = schedules.spmm.program(dtype, out_dtype=dtype)
+    call = emulated(scheduled_parts("parts", program, "A", case.formats, CUDA, features))
+    b = np.random.default_rng(0).integers(-1, 2, (67, features)).astype(dtype)
+    c = poisoned((131, features), dtype)
+    given, _ = entries_of(case, as_entries(matrix), np.dtype(dtype))
+    call(a=case.packs.pack(given, "int32"), b=b, c=c)
+    np.testing.assert_array_equal(c, matrix.astype("f8") @ b.astype("f8"))

@@ -19,6 +19,7 @@ from tests.cuda.operator_cases import (
     poisoned,
     random_values,
 )
+from tests.cuda.source import cubin_of
 from tvm_sparse import schedules
 from tvm_sparse.runtime import Executable
 from tvm_sparse.schedules import cuda
@@ -83,12 +84,14 @@ def test_variants_that_tuning_chooses_from():
 
 
 @pytest.mark.parametrize("operation", ["max", "min"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("share", [None, 5])
-def test_empty_segments_have_the_identity_where_that_is_asked_for(operation, share):
-    program = segments.program(operation, "float16", empty="identity")
+def test_empty_segments_have_the_identity_where_that_is_asked_for(operation, dtype, share):
+    program = segments.program(operation, dtype, empty="identity")
     kernel = emulated(kernel_of(segments, program, 20, share=share))
+    cubin_of(kernel.inspect_source(), CUDA["arch"])
     for name in ("power law", "mostly empty rows", "no entries"):
-        check(kernel, MATRICES[name], 20, operation, "float16", empty="identity")
+        check(kernel, MATRICES[name], 20, operation, dtype, empty="identity")
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int32"])

@@ -33,6 +33,7 @@ from .round_rows import RoundRows
 from .separate_searches import SeparateSearches
 from .share_inner import ShareInner
 from .shuffle_masks import NameShuffleMasks
+from .spell_infinities import SpellInfinities
 from .split_rows import SplitRows
 from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
@@ -80,6 +81,7 @@ __all__ = [
     "SeparateSearches",
     "ShareInner",
     "SkipPaddingTests",
+    "SpellInfinities",
     "SplitRows",
     "StackLocals",
     "SumLanes",

@@ -39,6 +39,7 @@ from .reduction_init import HoistReductionInit
 from .register_bounds import BoundRegisters
 from .share_inner import ShareInner
 from .shuffle_masks import NameShuffleMasks
+from .spell_infinities import SpellInfinities
 from .split_rows import SplitRows
 from .stack_locals import StackLocals
 from .sum_lanes import SumLanes
@@ -157,6 +158,7 @@ def _passes(config) -> list[tvm.transform.Pass]:
         FitStack(),
         AlignVectors(),
         WidenBfloat16(),
+        SpellInfinities(),
         KeepRolled(),
         NarrowCounters(),
     ]

@@ -18,8 +18,8 @@ from .kernel_fusion import LEAST_BLOCKS
 
 __all__ = ["BoundRegisters"]
 
-#: Threads of a multiprocessor that get registers at least: 64 each.
-_LEAST_THREADS = 1024
+#: Threads of a multiprocessor that get registers at least: 64 each, or 85 where they search too.
+_LEAST_THREADS, _LEAST_SEARCHING_THREADS = 1024, 768
 
 
 def BoundRegisters() -> tvm.transform.Pass:
@@ -62,7 +62,8 @@ def BoundRegisters() -> tvm.transform.Pass:
             if not _needs_bound(node):
                 return node
             bound.append(node)
-            return _with_bound(node, max(1, _LEAST_THREADS // _threads(node)))
+            threads = _LEAST_SEARCHING_THREADS if _searches(node) else _LEAST_THREADS
+            return _with_bound(node, max(1, threads // _threads(node)))
 
         body = tvm_ffi.structural_mutate(func.body, [(tirx.AttrStmt, attribute)])
         return func.with_body(body) if bound else func
@@ -85,6 +86,13 @@ def _needs_bound(kernel: tirx.AttrStmt) -> bool:
 
     tvm_ffi.structural_walk(kernel, [(TensorLoad, load), (tirx.AttrStmt, attribute)])
     return bool(wide) and not bounds
+
+
+def _searches(kernel: tirx.AttrStmt) -> bool:
+    """Whether threads look for the row of an entry."""
+    found: list[tirx.While] = []
+    tvm_ffi.structural_walk(kernel, (tirx.While, found.append))
+    return bool(found)
 
 
 def _threads(kernel: tirx.AttrStmt) -> int:
