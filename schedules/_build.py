@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from numbers import Integral
 from types import ModuleType
 from typing import Any
 
@@ -275,6 +276,8 @@ def _specialized(program: SparseFunc, features: int | None) -> SparseFunc:
     """Bind the feature width, if one is given."""
     if features is None:
         return program
-    if isinstance(features, bool) or not isinstance(features, int) or features < 0:
+    if isinstance(features, bool) or not isinstance(features, Integral) or features < 0:
         raise ValueError(f"features: expected a non-negative integer, found {features!r}")
-    return program.specialize({"f": features})
+    if "f" not in program.arg_names:
+        raise ValueError(f"features: expected none for {program.name}, which has no feature width")
+    return program.specialize({"f": int(features)})

@@ -22,7 +22,7 @@ from ..formats import (
 )
 from ..formats.bsr import find_blocks
 from ..formats.entries import Entries
-from ..runtime import Executable
+from ..runtime import Executable, resolve_target
 from ._types import result_dtype
 
 __all__ = ["FormatChoice", "candidate_formats", "choose_format"]
@@ -125,6 +125,10 @@ def choose_format(
 
     matrix = sp.csr_matrix(matrix)
     dtype = str(matrix.dtype)
+    if resolve_target(target).kind.name != "llvm":
+        raise ValueError(
+            f"target: expected a CPU (llvm), on which candidates are timed, found {target!r}"
+        )
     if candidates is None:
         candidates = candidate_formats(matrix, features, dtype)
     elif not isinstance(candidates, Mapping):

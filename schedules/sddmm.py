@@ -162,8 +162,7 @@ def build(
         Whether results shall be the same bits in every run. They are in any case: kernels of this
         operator update nothing atomically.
     **options
-        For the schedule of that kind of target: ``tile``, and where rows may be shared on CUDA, ``share``
-        (see :mod:`tvm_sparse.schedules.cuda`).
+        For the schedule of that kind of target: on CUDA ``tile`` (see :mod:`tvm_sparse.schedules.cuda`).
 
     Returns
     -------

@@ -74,7 +74,8 @@ assert matrix_instructions
 # %% [4] A schedule of your own
 #
 # A lowered program is ordinary TensorIR: bind its loops with TVM's primitives. Here a thread computes one
-# number of the result, which is the simplest schedule there is.
+# number of the result, in a register that `cache_write` makes and `reverse_compute_at` empties when the
+# entries of the row are summed.
 
 plain = tvm.s_tir.Schedule(lower(schedules.spmm.program().specialize({"f": FEATURES})))
 plain.work_on("spmm")
@@ -84,6 +85,8 @@ entry, feature = plain.get_loops(body)
 plain.reorder(feature, entry)
 plain.bind(row, "blockIdx.x")
 plain.bind(feature, "threadIdx.x")
+register = plain.cache_write(body, 0, "local")
+plain.reverse_compute_at(register, feature)
 naive = tvm_sparse.compile(plain, target=ONE_CARD)
 print(kernels_of(naive))
 
@@ -110,6 +113,7 @@ assert loads(naive)["128 bits"] == 0 < loads(kernel)["128 bits"]
 # what is missing.
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp())
+folder.mkdir(parents=True, exist_ok=True)
 kernel.export_library(folder / "spmm_cuda.so")
 loaded = tvm_sparse.load(folder / "spmm_cuda.so")
 print(loaded)

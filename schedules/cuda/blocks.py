@@ -22,6 +22,7 @@ from .block_program import BlockProgram
 from .block_rows import rows_program
 from .block_tiles import BlockRowsTile, BlockTile
 from .results import bind_others, round_at_once
+from .tiles import check_staging, stages_copies
 
 __all__ = ["schedule", "schedule_part", "takes"]
 
@@ -48,7 +49,7 @@ def schedule(
         mantissa), so that they are taken for it only if asked for. By default blocks of eight rows or more
         are multiplied by tensor cores in half precision, others by CUDA cores.
     target : tvm.target.Target, str, dict or None
-        Not looked at.
+        Tensor cores are used from sm_80 on.
     name : str
         Name of the iteration that was decomposed.
     groups : dict of str to str, optional
@@ -59,9 +60,9 @@ def schedule(
     ValueError
         If a part has no blocks of entries.
     """
-    del target, groups
+    del groups
     for part in parts:
-        schedule_part(sch, f"{name}_{part}", tile=tile, alone=len(parts) == 1)
+        schedule_part(sch, f"{name}_{part}", tile=tile, alone=len(parts) == 1, target=target)
     bind_others(sch, [f"{name}_{part}" for part in parts])
 
 
@@ -84,6 +85,7 @@ def schedule_part(
     *,
     tile: BlockTile | BlockRowsTile | None = None,
     alone: bool = False,
+    target: Target | str | dict | None = None,
 ) -> None:
     """Schedule one part.
 
@@ -97,26 +99,31 @@ def schedule_part(
         As in :func:`schedule`.
     alone : bool
         Whether no other part adds to the result, so that sums may be rounded at once.
+    target : tvm.target.Target, str, dict or None
+        As in :func:`schedule`.
 
     Raises
     ------
     ValueError
-        If it has no blocks of entries, or not those that the tile is for.
+        If it has no blocks of entries, or not those that the tile is for, or the target is too old.
     """
     nest = read_nest(sch, blocks_of(sch, iteration))
     product = BlockProduct.of(round_at_once(sch, nest) if nest is not None and alone else nest)
     if product is None:
         raise ValueError(f"iteration {iteration}: expected blocks of entries and dense features")
-    chosen = tile or _default_tile(product)
+    if product.dtype == "bfloat16":
+        check_staging(target, "blocks in bfloat16")
+    chosen = tile or _default_tile(product, stages_copies(target))
     if isinstance(chosen, BlockRowsTile):
         sch.state.replace(sch.get_sref(product.nest.loop), rows_program(product, chosen), {})
         return
+    check_staging(target, "a BlockTile, which tensor cores multiply")
     sch.state.replace(sch.get_sref(product.nest.loop), BlockProgram(product, chosen).build(), {})
 
 
-def _default_tile(product: BlockProduct) -> BlockTile | BlockRowsTile:
+def _default_tile(product: BlockProduct, has_cores: bool) -> BlockTile | BlockRowsTile:
     block, features = (product.rows, product.columns), product.known_features
     halves = product.dtype in ("float16", "bfloat16") and product.sum_dtype == "float32"
-    if halves and product.has_one_dtype and product.rows >= 8:
+    if has_cores and halves and product.has_one_dtype and product.rows >= 8:
         return BlockTile.default(block, features, product.dtype)
     return BlockRowsTile.default(block, features, product.dtype)

@@ -92,7 +92,7 @@ def schedule(
         own (see :func:`tvm_sparse.transform.SplitRows`); None leaves each to one group, in the kernel of
         the others.
     target : tvm.target.Target, str, dict or None
-        Not looked at: the tile suits every card.
+        Tensor cores are used from sm_80 on.
     deterministic : bool
         Refuse parts whose rows are scattered, which are added atomically, in any order.
 
@@ -102,7 +102,6 @@ def schedule(
         If a part is of another kind than those above, or is not deterministic and should be, or the tile
         is for no part.
     """
-    del target
     names = block_names(sch)
     row_tile = tile if isinstance(tile, RowTile) else None
     block_tile = None if isinstance(tile, RowTile) else tile
@@ -111,7 +110,8 @@ def schedule(
         iteration = f"{name}_{part}"
         found = part_blocks(sch, names, iteration)
         if takes(sch, iteration):
-            schedule_part(sch, iteration, tile=block_tile, alone=len(parts) == 1)
+            alone = len(parts) == 1
+            schedule_part(sch, iteration, tile=block_tile, alone=alone, target=target)
         elif feature_width(sch, sch.get_loops(found[-1])[-1]) == 0:
             continue  # nothing to compute
         elif (scatter := Scatter.of(sch, found)) is not None:

@@ -18,6 +18,7 @@ from .block_nests import read_nest
 from .block_tiles import DotBlockTile
 from .dot_program import DotProgram
 from .results import bind_others, round_at_once
+from .tiles import check_staging
 
 __all__ = ["schedule", "schedule_part", "takes"]
 
@@ -43,7 +44,7 @@ def schedule(
         The tile. Tensor cores round float32 to tf32 (10 bits of mantissa), so that they are taken for it
         only if asked for: by default they multiply blocks in half precision, CUDA cores all others.
     target : tvm.target.Target, str, dict or None
-        Not looked at.
+        Must be sm_80 or later.
     name : str
         Name of the iteration that was decomposed.
     groups : dict of str to str, optional
@@ -52,9 +53,10 @@ def schedule(
     Raises
     ------
     ValueError
-        If a part has no blocks of entries.
+        If a part has no blocks of entries, or the target is too old.
     """
-    del target, groups
+    del groups
+    check_staging(target, "dot products at blocks of entries")
     for part in parts:
         schedule_part(sch, f"{name}_{part}", tile=tile, alone=len(parts) == 1)
     bind_others(sch, [f"{name}_{part}" for part in parts])

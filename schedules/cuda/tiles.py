@@ -6,12 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tvm.target import Target
+
+from ...runtime import resolve_target
+
 __all__ = [
     "THREADS",
     "WARP",
     "FeatureTile",
     "RowTile",
     "check_sizes",
+    "check_staging",
     "check_threads",
     "vector_width",
 ]
@@ -21,6 +26,8 @@ WARP = 32
 THREADS = 256
 #: Threads that a block may have.
 _MOST_THREADS = 1024
+#: The oldest architecture that staged programs are for.
+_OLDEST = 80
 #: Bytes of the widest load.
 _LOAD_BYTES = 16
 #: Vectors of features a thread holds; more take registers from the loads in flight.
@@ -181,3 +188,31 @@ def vector_width(features: int, bits: int) -> int:
     while features % width:
         width //= 2
     return width
+
+
+def stages_copies(target: Target | str | dict | None) -> bool:
+    """Whether a target has the asynchronous copies and the tensor cores of sm_80; None has them.
+
+    Examples
+    --------
+    >>> from tvm_sparse.schedules.cuda.tiles import stages_copies
+    >>> [stages_copies({"kind": "cuda", "arch": arch}) for arch in ("sm_75", "sm_80", "sm_90a")]
+    [False, True, True]
+    """
+    if target is None:
+        return True
+    arch = str(resolve_target(target).attrs.get("arch", "sm_80"))
+    return int(arch.removeprefix("sm_").rstrip("af")) >= _OLDEST
+
+
+def check_staging(target: Target | str | dict | None, what: str) -> None:
+    """Refuse `what` for a target that has neither asynchronous copies nor the tensor cores of sm_80.
+
+    Raises
+    ------
+    ValueError
+        If it has not.
+    """
+    if not stages_copies(target):
+        found = resolve_target(target).attrs["arch"]
+        raise ValueError(f"target: expected sm_{_OLDEST} or later for {what}, found {found}")

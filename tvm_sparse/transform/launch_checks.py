@@ -27,6 +27,15 @@ _MOST_BLOCKS = {"blockIdx.x": 2**31 - 1, "blockIdx.y": 65535, "blockIdx.z": 6553
 _MOST_THREADS = {"threadIdx.x": 1024, "threadIdx.y": 1024, "threadIdx.z": 64}
 _THREADS_OF_A_BLOCK = 1024
 _MOST_NARROW = 2**31 - 1
+#: Most bytes of shared memory of a block, by compute capability (CUDA C++ Programming Guide).
+_MOST_SHARED = {
+    **dict.fromkeys((70, 72), 96 << 10),
+    75: 64 << 10,
+    **dict.fromkeys((80, 87), 163 << 10),
+    **dict.fromkeys((86, 89, 120, 121), 99 << 10),
+    **dict.fromkeys((90, 100, 101, 103, 110), 227 << 10),
+}
+_SHARED = "tirx.use_dyn_shared_memory"
 
 _OPERATIONS = {
     tirx.Add: operator.add,
@@ -89,12 +98,14 @@ def _checked(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
 
     tvm_ffi.structural_walk(func.body, (tirx.Bind, note))
     conditions: list[tirx.Stmt] = []
+    architecture = str(func.attrs["target"].attrs.get("arch", ""))
 
     def guard(stmt: tirx.Evaluate) -> tirx.Stmt:
         extents = _launch_extents(stmt.value)
         if not extents:
             return stmt
         kernel = str(stmt.value.args[0].value)
+        _check_shared(f"{name}: kernel {kernel}", stmt.value, architecture)
         conditions.extend(_conditions(f"{name}: kernel {kernel}", extents, bound))
         return _unless_empty(stmt, list(extents.values()))
 
@@ -137,6 +148,19 @@ def _launch_extents(value: Expr) -> dict[str, Expr]:
         return {}
     found = zip(tags, list(value.args)[len(value.args) - len(tags) :])
     return {tag: extent for tag, extent in found if tag in _MOST_BLOCKS | _MOST_THREADS}
+
+
+def _check_shared(label: str, launch: Call, architecture: str) -> None:
+    """Refuse more shared memory than a block of threads may have."""
+    number = architecture.removeprefix("sm_").rstrip("af")
+    most = _MOST_SHARED.get(int(number)) if number.isdigit() else None
+    tags = [str(tag) for tag in launch.attrs.launch_params]
+    wanted = dict(zip(tags, list(launch.args)[len(launch.args) - len(tags) :])).get(_SHARED)
+    if most is not None and isinstance(wanted, tirx.IntImm) and int(wanted) > most:
+        raise SparseProgramError(
+            f"{label}: expected at most {most} bytes of shared memory of a block for {architecture}, found "
+            f"{int(wanted)}; take smaller tiles, or fewer stages"
+        )
 
 
 def _unless_empty(launch: tirx.Stmt, extents: list[Expr]) -> tirx.Stmt:

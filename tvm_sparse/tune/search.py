@@ -135,6 +135,11 @@ def tune(
         best = tune(program, {"a": matrix, "b": dense}, sparse_space=space)
     """
     _check(program, inputs, space, sparse_space, formats, operand, max_trials)
+    if resolve_target(target).kind.name != "llvm":
+        raise ValueError(
+            f"target: expected a CPU (llvm), found {target!r}; for CUDA, build with other tile= and share= "
+            "and time the kernels on the GPU"
+        )
     is_outer = formats not in (None, False) or sparse_space is not None
     loop_space = None if is_outer else _default_space(program) if space is None else space
     default = _default_kernel(program, target) if default is None else default
