@@ -183,7 +183,8 @@ def _stage_searches(sch: s_tir.Schedule, search: Block, outer: Loop, tile: DotTi
     sch.transform_layout(
         search, ("write", 0), lambda entry: (entry % count,), assume_injective_transform=True
     )
-    (*_, entry) = sch.get_loops(search)
+    # A single search has no loop of its own.
+    entry = sch.add_unit_loop(search) if count == 1 else sch.get_loops(search)[-1]
     _, group, lane = sch.split(entry, [None, tile.groups, tile.lanes])
     sch.bind(group, "threadIdx.y")
     sch.bind(lane, "threadIdx.x")
