@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from tests.cuda.emulation import emulated
 from tests.cuda.operator_cases import (
@@ -98,3 +99,35 @@ def test_tiles_cut_to_a_width_keep_vectors_that_cuda_has(features):
     assert tile.vector in (1, 2, 4, 8)
     assert tile.vector <= features
     assert tile.width >= min(features, 64)
+
+
+@pytest.mark.parametrize("vector", [None, 2])
+def test_bools_are_moved_one_by_one(vector):
+    tile = None if vector is None else RowTile(vector, 4, 1, 8)
+    kernel = emulated(kernel_of(schedules.spmm, schedules.spmm.program("bool"), 8, tile=tile))
+    cubin_of(kernel.inspect_source(), CUDA["arch"])
+    a = sp.csr_matrix((np.ones(MATRIX.nnz, bool), MATRIX.indices, MATRIX.indptr), MATRIX.shape)
+    b = np.random.default_rng(0).random((30, 8)) < 0.2
+    c = poisoned((40, 8), "int32")
+    kernel(a=a.data, b=b, c=c, indptr=a.indptr, indices=a.indices)
+    np.testing.assert_array_equal(c, a.astype("i4") @ b.astype("i4"))
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_a_block_may_have_a_single_dot_product(lanes):
+    tile = DotTile(vector=1, lanes=lanes, vectors=1, groups=1, entries=1)
+    program = schedules.sddmm.program()
+    kernel = emulated(kernel_of(schedules.sddmm, program, 8, tile=tile))
+    a = stored(MATRIX, "float32")
+    x, y = (random_values((rows, 8), "float32", rows) for rows in MATRIX.shape)
+    c = poisoned(MATRIX.nnz, "float32")
+    kernel(x=x, y=y, c=c, **a.structure)
+    terms = x.astype("f8")[a.rows] * y.astype("f8")[a.indices]
+    assert_sums(c, terms.sum(1), np.abs(terms).sum(1), "float32")
+
+
+@pytest.mark.parametrize("share", [2**24 + 1, 2**31 - 1, 2**63])
+@pytest.mark.parametrize("index", ["int32", "int64"])
+def test_shares_beyond_any_use_are_refused(share, index):
+    with pytest.raises(ValueError, match=f"share: expected at most {2**24}, found {share}"):
+        kernel_of(schedules.spmm, schedules.spmm.program(index_dtype=index), 8, share=share)
