@@ -45,6 +45,8 @@ __all__ = [
 
 #: Bytes of the widest load or store.
 _MOVE_BYTES = 16
+#: Entries of the largest share: no card waits for one group so long, and sums with it fit 32 bits.
+_MOST_SHARE = 2**24
 
 Loop = s_tir.schedule.LoopRV
 Block = s_tir.schedule.SBlockRV
@@ -154,10 +156,13 @@ def split_rows(sch: s_tir.Schedule, row: Loop, block: Block, share: int, groups:
     Raises
     ------
     ValueError
-        If `share` is not positive, or the rows can't be shared (see :func:`shared_pointers`).
+        If `share` is not positive or beyond any use, or the rows can't be shared (see
+        :func:`shared_pointers`).
     """
     if isinstance(share, bool) or not isinstance(share, int) or share < 1:
         raise ValueError(f"share: expected a positive integer, found {share!r}")
+    if share > _MOST_SHARE:
+        raise ValueError(f"share: expected at most {_MOST_SHARE}, found {share}")
     pointers = shared_pointers(sch, block)
     if pointers is None:
         raise ValueError("share: expected rows whose entries are found by pointers to them alone")
@@ -318,7 +323,9 @@ def vectorize_moves(sch: s_tir.Schedule, block: Block) -> None:
     """Move the values of the innermost loop at once, or in moves of the widest kind."""
     *_, group, value = sch.get_loops(block)
     sch.unroll(group)
-    most = _MOVE_BYTES * 8 // int(sch.get(block).writes[0].source.dtype.bits)
+    dtype = sch.get(block).writes[0].source.dtype
+    is_bool = str(dtype) == "bool"  # CUDA has no vectors of bool
+    most = 1 if is_bool else _MOVE_BYTES * 8 // int(dtype.bits)
     if int(sch.get(value).extent) > most:
         group, value = sch.split(value, [None, most])
         sch.unroll(group)

@@ -29,7 +29,7 @@ from .rows import (
     share_elements,
     vectorize_moves,
 )
-from .tiles import THREADS, WARP, check_sizes, check_threads, vector_width
+from .tiles import THREADS, WARP, check_sizes, check_threads, check_vector, vector_width
 
 __all__ = ["DotTile", "lowered", "schedule", "space"]
 
@@ -48,7 +48,7 @@ class DotTile:
     Parameters
     ----------
     vector : int
-        Features that a thread loads at once.
+        Features that a thread loads at once: a power of two up to 16.
     lanes : int
         Threads (``threadIdx.x``) of one dot product: a power of two up to 32.
     vectors : int
@@ -61,8 +61,8 @@ class DotTile:
     Raises
     ------
     ValueError
-        If a size is not positive, the lanes are no power of two up to 32, or the block has more than 1024
-        threads.
+        If a size is not positive, lanes are no power of two up to 32 or the vector none up to 16, or the
+        block has more than 1024 threads.
 
     Examples
     --------
@@ -79,6 +79,7 @@ class DotTile:
 
     def __post_init__(self) -> None:
         check_sizes(self, "vector", "lanes", "vectors", "groups", "entries")
+        check_vector(self.vector)
         if self.lanes not in (1, 2, 4, 8, 16, 32):
             raise ValueError(f"lanes: expected a power of two up to 32, found {self.lanes}")
         check_threads(self, "lanes", "groups")
@@ -182,7 +183,8 @@ def _stage_searches(sch: s_tir.Schedule, search: Block, outer: Loop, tile: DotTi
     sch.transform_layout(
         search, ("write", 0), lambda entry: (entry % count,), assume_injective_transform=True
     )
-    (*_, entry) = sch.get_loops(search)
+    # A single search has no loop of its own.
+    entry = sch.add_unit_loop(search) if count == 1 else sch.get_loops(search)[-1]
     _, group, lane = sch.split(entry, [None, tile.groups, tile.lanes])
     sch.bind(group, "threadIdx.y")
     sch.bind(lane, "threadIdx.x")

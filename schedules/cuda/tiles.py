@@ -18,6 +18,7 @@ __all__ = [
     "check_sizes",
     "check_staging",
     "check_threads",
+    "check_vector",
     "vector_width",
 ]
 
@@ -41,7 +42,7 @@ class RowTile:
     Parameters
     ----------
     vector : int
-        Features that a thread loads at once.
+        Features that a thread loads at once: a power of two up to 16.
     lanes : int
         Threads (``threadIdx.x``) along the features of a row.
     vectors : int
@@ -52,7 +53,8 @@ class RowTile:
     Raises
     ------
     ValueError
-        If a size is not positive, or the block has more than 1024 threads.
+        If a size is not positive, the vector is no power of two up to 16, or the block has more than 1024
+        threads.
 
     Examples
     --------
@@ -70,6 +72,7 @@ class RowTile:
 
     def __post_init__(self) -> None:
         check_sizes(self, "vector", "lanes", "vectors", "rows")
+        check_vector(self.vector)
         check_threads(self, "lanes", "rows")
 
     @property
@@ -88,7 +91,7 @@ class RowTile:
         """
         if not features:
             return self
-        vector = min(self.vector, features)
+        vector = min(self.vector, 1 << (features.bit_length() - 1))  # vectors are powers of two
         lanes = min(self.lanes, -(-features // vector))
         vectors = min(self.vectors, -(-features // (vector * lanes)))
         return RowTile(vector, lanes, vectors, self.rows)
@@ -151,6 +154,20 @@ def check_sizes(tile: object, *names: str) -> None:
         value = getattr(tile, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name}: expected a positive integer, found {value!r}")
+
+
+def check_vector(vector: int) -> None:
+    """Check that vectors have as many values as CUDA loads at once of some type.
+
+    Raises
+    ------
+    ValueError
+        If they have not.
+    """
+    if vector > _LOAD_BYTES or vector & (vector - 1):
+        raise ValueError(
+            f"vector: expected a power of two up to {_LOAD_BYTES} (bytes of a load), found {vector}"
+        )
 
 
 def check_threads(tile: object, *names: str) -> None:
