@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import tvm
 
+import tvm_sparse
 from tvm_sparse import SparseProgramError, schedules, tune
 from tvm_sparse.formats import BSR, Hyb
+from tvm_sparse.runtime import lower
 from tvm_sparse.schedules.cuda import BlockTile, DotTile, RowTile
 
 CUDA = {"kind": "cuda", "arch": "sm_80"}
@@ -61,7 +64,9 @@ def test_a_tile_that_no_part_takes_is_refused(formats, tile, message):
 
 def test_tensor_cores_before_sm_80_are_refused_or_left_alone():
     old, blocks = {"kind": "cuda", "arch": "sm_75"}, BSR(16, 16)
-    with pytest.raises(ValueError, match="expected sm_80 or later for a BlockTile, .* found sm_75"):
+    with pytest.raises(
+        ValueError, match=r"expected sm_80 or later for a BlockTile, .* found sm_75"
+    ):
         schedules.spmm.build("float16", features=64, formats=blocks, tile=BLOCKS, target=old)
     with pytest.raises(ValueError, match="expected sm_80 or later for blocks in bfloat16"):
         schedules.spmm.build("bfloat16", features=64, formats=blocks, target=old)
@@ -92,3 +97,14 @@ def test_more_shared_memory_than_a_block_has_is_refused_with_both_numbers():
         SparseProgramError, match=r"at most 166912 bytes .* for sm_80, found \d{6};"
     ):
         schedules.spmm.build("float16", features=64, formats=BSR(64, 64), tile=tile, target=CUDA)
+
+
+def test_loops_on_threads_of_a_gpu_want_a_target_that_has_some():
+    schedule = tvm.s_tir.Schedule(lower(schedules.spmm.program().specialize({"f": 64})))
+    schedule.work_on("spmm")
+    (row,) = schedule.get_loops(schedule.get_sblock("spmm_0"))
+    schedule.bind(row, "blockIdx.x")
+    with pytest.raises(
+        ValueError, match=r"loop i is bound to blockIdx.x, found llvm; pass target="
+    ):
+        tvm_sparse.compile(schedule)

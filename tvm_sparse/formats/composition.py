@@ -380,7 +380,10 @@ def name_parts(parts: Mapping[str, Format] | Sequence[Format], label: str) -> di
         found = list(parts)
         named = {getattr(part, "name", str(part)): part for part in found}
     else:
-        raise TypeError(f"{label}: expected formats by name or a sequence of them, found {parts!r}")
+        raise TypeError(
+            f"{label}: expected a format such as CSR(), a dict of formats by name or a sequence of them, "
+            f"found {parts!r}"
+        )
     for part in found:
         if not isinstance(part, Format):
             hint = "; name its parts, as in **hyb.parts" if isinstance(part, Composition) else ""

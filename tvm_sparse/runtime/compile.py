@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.ir import IRModule
 from tvm.target import Target, codegen
@@ -127,10 +128,28 @@ def _compile(program: Any, target: Any, extra: dict) -> Executable:
     }
     if cuda is not None:
         return _compile_for_cuda(module, cuda, metadata)
+    _refuse_gpu_threads(module, resolved)
     with_launcher = add_launcher_entry(module) if resolved.kind.name == "llvm" else module
     return Executable(
         tvm.compile(with_launcher, target=resolved, tir_pipeline=PIPELINE_NAME), metadata
     )
+
+
+def _refuse_gpu_threads(module: IRModule, target: Target) -> None:
+    """Refuse loops that are bound to threads of a GPU in code for a CPU."""
+    if target.kind.name != "llvm":
+        return
+
+    def refuse(loop: tirx.For) -> None:
+        if loop.kind == tirx.ForKind.THREAD_BINDING:
+            raise ValueError(
+                f"target: expected a GPU, as loop {loop.loop_var.name} is bound to "
+                f"{loop.thread_binding.thread_tag}, found {target.kind.name}; pass target={{'kind': "
+                "'cuda', 'arch': 'sm_90'}, say"
+            )
+
+    for func in module.functions.values():
+        tvm_ffi.structural_walk(func, (tirx.For, refuse))
 
 
 def _compile_for_cuda(module: IRModule, cuda: CudaTarget, metadata: dict) -> Executable:

@@ -152,7 +152,8 @@ class Executable:
         ----------
         language : str
             ``"ll"`` for LLVM IR, ``"asm"`` for assembly (for CUDA kernels, of the host code). For CUDA
-            kernels ``"cuda"``, also the default, for CUDA C, and ``"ptx"`` for what it is compiled to.
+            kernels ``"cuda"``, also the default, for CUDA C, and ``"ptx"`` for what it is compiled to, for
+            the first of several architectures.
 
         Returns
         -------
