@@ -35,7 +35,7 @@ def test_parts_are_iterations_by_name(formats, expected):
     [
         (CSR().pack(sp.eye(3)), TypeError, r"expected a description, found a tensor; .*\.format"),
         (Hyb().pack(sp.eye(3)), TypeError, r"expected a description, found a tensor; .*\.comp"),
-        (CSR, TypeError, "expected formats by name or a sequence of them, found <class"),
+        (CSR, TypeError, r"expected a format such as CSR\(\), a dict of .*, found <class"),
         ([CSR], TypeError, "expected a Format for each part, found <class"),
         ("csr", TypeError, "found 'csr'"),
         ([], ValueError, "expected one format or more, found none"),
