@@ -31,16 +31,6 @@ CASES = {
         r"iteration rows: axis J is iterated before its parent I",
         "S.sp_iter([J, I]",
     ),
-    "a reduction that keeps the last value": (
-        """
-    A = S.match_sparse_buffer(a, (I, J), "float32")
-    B = S.match_sparse_buffer(b, (I,), "float32")
-    with S.sp_iter([I, J], "SR", "rows") as [i, j]:
-        B[i] = A[i, j]
-""",
-        r"iteration rows: B is overwritten by every entry of axis J, which is marked R",
-        "B[i] = A[i, j]",
-    ),
     "too few names": (
         """
     A = S.match_sparse_buffer(a, (I, J), "float32")

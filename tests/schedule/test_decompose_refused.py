@@ -117,10 +117,10 @@ def test_other_operands_are_refused(operand, error, parts):
 @pytest.mark.parametrize(
     "formats, error, parts",
     [
-        (None, TypeError, ["formats: expected formats by name", "None"]),
-        (3, TypeError, ["formats: expected formats by name", "3"]),
-        ("csr", TypeError, ["formats: expected formats by name", "'csr'"]),
-        (CSR, TypeError, ["formats: expected formats by name", "class", "CSR"]),
+        (None, TypeError, ["formats: expected a format such as", "None"]),
+        (3, TypeError, ["formats: expected a format such as", "3"]),
+        ("csr", TypeError, ["formats: expected a format such as", "'csr'"]),
+        (CSR, TypeError, ["formats: expected a format such as", "class", "CSR"]),
         ([], ValueError, ["formats: expected one format or more"]),
         ({}, ValueError, ["formats: expected one format or more"]),
         ([None], TypeError, ["formats: expected a Format for each part", "None"]),

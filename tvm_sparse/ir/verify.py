@@ -15,7 +15,7 @@ from tvm.ir import Expr, Span, TensorLoad, Var
 from ..errors import SparseProgramError, describe_span
 from .axis import AttachedAxis, Axis, DenseFixedAxis, FusedAxis, MergedAxis, stored_axis
 from .buffer import SparseBuffer, ancestors
-from .contents import loads_from, stores_to
+from .contents import stores_to
 from .function import SparseFunc
 from .iteration import SparseIteration
 
@@ -160,7 +160,6 @@ def _check_iteration(node: SparseIteration, func: SparseFunc, scope: _Scope) -> 
     yield from _check_groups(node)
     yield from _check_init(node)
     yield from _check_kinds(node)
-    yield from _check_last_value(node, func)
     inner = scope.entered(node)
     yield from _check_variables(node, func, inner)
     if node.init is not None:
@@ -312,24 +311,6 @@ def _check_kinds(node: SparseIteration) -> Iterator[_Problem]:
                     f"on reduction axis {names}",
                     store.span or node.span,
                 )
-
-
-def _check_last_value(node: SparseIteration, func: SparseFunc) -> Iterator[_Problem]:
-    """A result keeps one of the values that a reduction comes by only if the statement says which."""
-    reduction = {var: axis for axis, kind, var in node.iterators if kind == "R"}
-    for store in _own_stores(node):
-        places = set().union(*(_used_variables(index) for index in store.indices), set())
-        varying = [
-            reduction[var] for var in _used_variables(store.value) - places if var in reduction
-        ]
-        is_result = any(store.buffer.same_as(param) for param in func.params)
-        if varying and is_result and not loads_from(node.body, store.buffer):
-            name, axis = store.buffer.name, varying[0].name
-            yield _Problem(
-                f"iteration {node.name}: {name} is overwritten by every entry of axis {axis}, which is "
-                f"marked R (reduction); combine the values, as in {name}[...] = {name}[...] + ...",
-                store.span or node.span,
-            )
 
 
 def unseparated_axes(node: SparseIteration) -> list[tuple[tirx.BufferStore, Axis]]:
