@@ -16,7 +16,7 @@ from tvm import s_tir, tirx
 from tvm.ir import Expr, TensorLoad, Var
 
 from ...ir import SparseFunc
-from ...ir.contents import variables_of
+from ...ir.contents import stores_in, variables_of
 from ...runtime import lower
 from ...transform import FuseFollowers
 from ...transform.split_rows import SPLIT_ROWS
@@ -111,10 +111,8 @@ def tile_row(sch: s_tir.Schedule, block: Block, tile: RowTile) -> None:
 
 def adds_atomically(sch: s_tir.Schedule, block: Block) -> bool:
     """Whether the sums of a block are added to the result atomically, by the block after it."""
-    stores: list[tirx.BufferStore] = []
     (*_, last) = [block, *sch.get_consumers(block)]
-    tvm_ffi.structural_walk(sch.get(last).body, (tirx.BufferStore, stores.append))
-    return not stores
+    return not stores_in(sch.get(last).body)
 
 
 def _unroll_registers(sch: s_tir.Schedule, block: Block) -> None:

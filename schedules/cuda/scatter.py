@@ -17,10 +17,12 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T
 
 from ...ir.accumulation import accumulation_of, is_accumulation
+from ...ir.contents import loads_in
 from ...transform.atomic_sums import atomic_sum
+from ...transform.kernel_fusion import LEAST_BLOCKS
 from .block_nests import at, buffers_loaded, guarded_store, stride, uses
 from .copies import load_chunk
-from .staging import LEAST_BLOCKS, allocate, axis, bind, cast, everything_of, loop, when
+from .staging import allocate, axis, bind, cast, everything_of, loop, loop_over, when
 from .tiles import RowTile
 
 __all__ = ["Scatter", "schedule_scatter"]
@@ -103,13 +105,10 @@ class Scatter:
     def gathered(self) -> list[TensorLoad]:
         """Loads of neighbouring values for neighbouring features."""
         found: list[TensorLoad] = []
-
-        def note(load: TensorLoad) -> None:
+        for load in loads_in(self.term):
             is_flat = len(load.indices) == 1 and stride(load.indices[0], self.feature) == 1
             if is_flat and not any(load.same_as(other) for other in found):
                 found.append(load)
-
-        tvm_ffi.structural_walk(self.term, (TensorLoad, note))
         return found
 
     @property
@@ -184,9 +183,7 @@ class _ScatterProgram:
             with loop("tile", T.serial(tiles)) as number:
                 self._tile = number
                 self._add_up(first)
-        found: list[tirx.For] = []
-        tvm_ffi.structural_walk(made.get().body, (tirx.For, found.append))
-        return next(each for each in found if each.loop_var.same_as(block))
+        return loop_over(made.get().body, block)
 
     def _allocate(self) -> None:
         scatter, held = self.scatter, (self.tile.vectors, self.tile.vector)

@@ -15,10 +15,10 @@ from tvm.script import tirx as operations
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T
 
+from ...transform.kernel_fusion import LEAST_BLOCKS
 from .fragments import WARP
 
 __all__ = [
-    "LEAST_BLOCKS",
     "Threads",
     "allocate",
     "axis",
@@ -30,14 +30,11 @@ __all__ = [
     "everything_of",
     "kernel",
     "loop",
+    "loop_over",
     "pipeline",
     "result_block",
     "when",
 ]
-
-#: Attribute of a kernel: thread blocks that must fit a multiprocessor. Told so, the assembler takes the
-#: registers that it needs; otherwise it spills some to make room for more thread blocks.
-LEAST_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
 
 
 def kernel(
@@ -74,11 +71,17 @@ def kernel(
         names = ("vtile", "vwarp", "vlane")
         axes = [axis(n, T.axis.spatial(*extent)) for n, extent in zip(names, extents)]
         declare()
+        # Told so, the assembler takes the registers that it needs, and spills none for more thread blocks.
         with T.attr(tirx.const(0, "int32"), LEAST_BLOCKS, tirx.const(1, "int32")):
             body(*axes)
+    return loop_over(made.get().body, tile)
+
+
+def loop_over(body: tirx.Stmt, variable: Var) -> tirx.For:
+    """Return the loop of a statement that has this variable."""
     found: list[tirx.For] = []
-    tvm_ffi.structural_walk(made.get().body, (tirx.For, found.append))
-    return next(nest for nest in found if nest.loop_var.same_as(tile))
+    tvm_ffi.structural_walk(body, (tirx.For, found.append))
+    return next(nest for nest in found if nest.loop_var.same_as(variable))
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from tvm.ir import Call, PointerType, PrimType, StringImm, TensorLoad, Var
 from tvm.tirx.buffer import buffer_data
 
 from ._layout import read_layout
+from ._targets import is_for_cuda
 from .align_vectors import vector_bytes
 
 __all__ = ["CheckAlignment"]
@@ -52,8 +53,7 @@ def CheckAlignment() -> tvm.transform.Pass:
     """
 
     def transform(func: tirx.PrimFunc, _mod, _ctx) -> tirx.PrimFunc:
-        target = (func.attrs or {}).get("target")
-        if target is None or target.kind.name != "cuda":
+        if not is_for_cuda(func):
             return func
         checks = _checks(func)
         return func.with_body(tirx.SeqStmt([*checks, func.body])) if checks else func

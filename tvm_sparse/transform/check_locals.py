@@ -17,6 +17,7 @@ from tvm.tirx import For, ForKind
 
 from ..errors import SparseProgramError
 from ..ir.contents import variables_of
+from ._targets import is_for_cuda
 
 __all__ = ["CheckLocalSizes", "CheckLocals"]
 
@@ -64,7 +65,7 @@ def CheckLocals() -> tvm.transform.Pass:
     """
 
     def transform(func: tirx.PrimFunc, _mod, _ctx) -> tirx.PrimFunc:
-        if _is_cuda(func):
+        if is_for_cuda(func):
             _check_places(func.body)
         return func
 
@@ -92,16 +93,11 @@ def CheckLocalSizes() -> tvm.transform.Pass:
     """
 
     def transform(func: tirx.PrimFunc, _mod, _ctx) -> tirx.PrimFunc:
-        if _is_cuda(func):
+        if is_for_cuda(func):
             tvm_ffi.structural_walk(func.body, (SBlock, _check_sizes))
         return func
 
     return tirx.transform.prim_func_pass(transform, opt_level=0, name="tvm_sparse.CheckLocalSizes")
-
-
-def _is_cuda(func: tirx.PrimFunc) -> bool:
-    target = (func.attrs or {}).get("target")
-    return target is not None and target.kind.name == "cuda"
 
 
 def _check_places(body: tirx.Stmt) -> None:

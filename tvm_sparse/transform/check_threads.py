@@ -11,6 +11,7 @@ from tvm import tirx
 from tvm.tirx import For, ForKind
 
 from ..errors import SparseProgramError
+from ._targets import is_for_cuda
 
 __all__ = ["CheckThreads"]
 
@@ -52,8 +53,7 @@ def CheckThreads() -> tvm.transform.Pass:
     """
 
     def transform(func: tirx.PrimFunc, _mod, _ctx) -> tirx.PrimFunc:
-        target = (func.attrs or {}).get("target")
-        _check(func.body, target is not None and target.kind.name == "cuda")
+        _check(func.body, is_for_cuda(func))
         return func
 
     return tirx.transform.prim_func_pass(transform, opt_level=0, name="tvm_sparse.CheckThreads")

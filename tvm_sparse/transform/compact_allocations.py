@@ -11,6 +11,8 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.ir import IRModule, Var
 
+from ._targets import is_for_cuda
+
 __all__ = ["CompactAllocations"]
 
 
@@ -57,8 +59,7 @@ class CompactAllocations:
 
 def _root(func: object) -> s_tir.SBlock | None:
     """The outermost block of a function for CUDA."""
-    target = (func.attrs or {}).get("target") if isinstance(func, tirx.PrimFunc) else None
-    is_cuda = target is not None and target.kind.name == "cuda"
+    is_cuda = isinstance(func, tirx.PrimFunc) and is_for_cuda(func)
     return func.body.block if is_cuda and isinstance(func.body, s_tir.SBlockRealize) else None
 
 

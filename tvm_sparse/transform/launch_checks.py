@@ -17,6 +17,7 @@ from tvm.sym import Analyzer
 
 from ..errors import SparseProgramError
 from ..ir.contents import loads_in
+from ._targets import is_for_cuda
 from ._tile_loops import dtype_of
 
 __all__ = ["CheckLaunches"]
@@ -84,9 +85,7 @@ class CheckLaunches:
 
 def _launches(func: tirx.PrimFunc) -> bool:
     """Whether a function is the host's part of one for a GPU."""
-    target = (func.attrs or {}).get("target")
-    is_kernel = "tirx.kernel_launch_params" in (func.attrs or {})
-    return target is not None and target.kind.name == "cuda" and not is_kernel
+    return is_for_cuda(func) and "tirx.kernel_launch_params" not in (func.attrs or {})
 
 
 def _checked(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:

@@ -11,8 +11,8 @@ import math
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import TensorLoad
 
+from ..ir.contents import loads_in
 from ._tile_loops import dtype_of
 from .kernel_fusion import LEAST_BLOCKS
 
@@ -73,19 +73,18 @@ def BoundRegisters() -> tvm.transform.Pass:
 
 def _needs_bound(kernel: tirx.AttrStmt) -> bool:
     """Whether a kernel loads integers of 64 bits, and has no bound yet."""
-    wide: list[TensorLoad] = []
     bounds: list[tirx.AttrStmt] = []
-
-    def load(node: TensorLoad) -> None:
-        if dtype_of(node) == "int64" and node.source.ty.storage_scope == "global":
-            wide.append(node)
 
     def attribute(node: tirx.AttrStmt) -> None:
         if node.attr_key == LEAST_BLOCKS:
             bounds.append(node)
 
-    tvm_ffi.structural_walk(kernel, [(TensorLoad, load), (tirx.AttrStmt, attribute)])
-    return bool(wide) and not bounds
+    tvm_ffi.structural_walk(kernel, (tirx.AttrStmt, attribute))
+    wide = any(
+        dtype_of(load) == "int64" and load.source.ty.storage_scope == "global"
+        for load in loads_in(kernel)
+    )
+    return wide and not bounds
 
 
 def _searches(kernel: tirx.AttrStmt) -> bool:

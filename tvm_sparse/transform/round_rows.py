@@ -15,7 +15,7 @@ from tvm import tirx
 from tvm.ir import Expr, TensorLoad, Var
 from tvm.s_tir import SBlock, SBlockRealize
 
-from ..ir.contents import loads_in
+from ..ir.contents import buffers_used, loads_in, stores_in
 from ._blocks import changed_block
 from ._row_nests import RowNest, read_row_nest
 
@@ -121,7 +121,7 @@ def _rounding(nest: RowNest, init: Expr, result: Var) -> tirx.For:
 
 def _conversion(stmt: tirx.Stmt) -> tuple[Var, Var] | None:
     """Return the sums and the result that a statement converts them to, if it does only that."""
-    stores = _stores(stmt)
+    stores = stores_in(stmt)
     if len(stores) != 1 or not isinstance(stores[0].value, tirx.Cast):
         return None
     store, load = stores[0], stores[0].value.value
@@ -133,7 +133,7 @@ def _conversion(stmt: tirx.Stmt) -> tuple[Var, Var] | None:
 
 def _constant(stmt: tirx.Stmt, sums: Var) -> Expr | None:
     """Return the constant that a statement fills all sums with, if it does only that."""
-    stores = _stores(stmt)
+    stores = stores_in(stmt)
     if len(stores) != 1 or not stores[0].buffer.same_as(sums) or loads_in(stmt):
         return None
     return stores[0].value if isinstance(stores[0].value, tirx.FloatImm) else None
@@ -154,11 +154,4 @@ def _filled(stmt: tirx.Stmt, result: Var) -> tirx.Stmt:
 
 
 def _touches(stmt: tirx.Stmt, buffer: Var) -> bool:
-    stored = any(store.buffer.same_as(buffer) for store in _stores(stmt))
-    return stored or any(load.source.same_as(buffer) for load in loads_in(stmt))
-
-
-def _stores(stmt: tirx.Stmt) -> list[tirx.BufferStore]:
-    found: list[tirx.BufferStore] = []
-    tvm_ffi.structural_walk(stmt, (tirx.BufferStore, found.append))
-    return found
+    return buffer in buffers_used(stmt)

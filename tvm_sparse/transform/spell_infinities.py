@@ -13,6 +13,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr
 
+from ._targets import is_for_cuda
+
 __all__ = ["SpellInfinities"]
 
 
@@ -48,8 +50,7 @@ def SpellInfinities() -> tvm.transform.Pass:
         return tirx.reinterpret("bfloat16", tirx.const(bits, "uint16"))
 
     def transform(func: tirx.PrimFunc, _mod, _ctx) -> tirx.PrimFunc:
-        target = (func.attrs or {}).get("target")
-        if target is None or target.kind.name != "cuda":
+        if not is_for_cuda(func):
             return func
         return func.with_body(tvm_ffi.structural_map(func.body, (tirx.FloatImm, constant)))
 
