@@ -105,11 +105,12 @@ def schedule(
     names = block_names(sch)
     row_tile = tile if isinstance(tile, RowTile) else None
     block_tile = None if isinstance(tile, RowTile) else tile
-    _check_tile(tile, [takes(sch, f"{name}_{part}") for part in parts])
-    for part in parts:
+    of_blocks = [takes(sch, f"{name}_{part}") for part in parts]
+    _check_tile(tile, of_blocks)
+    for part, is_of_blocks in zip(parts, of_blocks):
         iteration = f"{name}_{part}"
         found = part_blocks(sch, names, iteration)
-        if takes(sch, iteration):
+        if is_of_blocks:
             alone = len(parts) == 1
             schedule_part(sch, iteration, tile=block_tile, alone=alone, target=target)
         elif feature_width(sch, sch.get_loops(found[-1])[-1]) == 0:
